@@ -1,0 +1,64 @@
+"""The optimizers: one loop, its parts, and the twelve published methods. Depends on torch alone."""
+
+from . import schedules
+from ._combiners import Combiner, excess, gap, perturbed, renormalized
+from ._directions import Direction, Gradient, Momentum, Noise, Stale, TopEigenvector
+from ._last import Last
+from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
+from ._radii import Fixed, LossBudget, Radius
+from ._savers import RandomSubset, TopSamples
+from ._sharpness_aware import SharpnessAware
+from .methods import (
+    ASAM,
+    ESAM,
+    GSAM,
+    LESAM,
+    METHODS,
+    MSAM,
+    S2SAM,
+    SAM,
+    SSAM,
+    EigenSAM,
+    FisherSAM,
+    FriendlySAM,
+    LESAMPlus,
+)
+
+__all__ = [
+    "ASAM",
+    "ESAM",
+    "GSAM",
+    "LESAM",
+    "METHODS",
+    "MSAM",
+    "S2SAM",
+    "SAM",
+    "SSAM",
+    "Adaptive",
+    "Combiner",
+    "DiagonalFisher",
+    "Direction",
+    "EigenSAM",
+    "Euclidean",
+    "FisherSAM",
+    "Fixed",
+    "FriendlySAM",
+    "Gradient",
+    "LESAMPlus",
+    "Last",
+    "LossBudget",
+    "Metric",
+    "Momentum",
+    "Noise",
+    "Radius",
+    "RandomSubset",
+    "SharpnessAware",
+    "Stale",
+    "TopEigenvector",
+    "TopSamples",
+    "excess",
+    "gap",
+    "perturbed",
+    "renormalized",
+    "schedules",
+]

@@ -1,0 +1,228 @@
+"""Arithmetic on whole models: every ``torch._foreach_*`` call of the library lives in this file.
+
+A *vector* is a model-sized quantity (weights, a gradient, an average), stored as lists of tensors, one list
+for each *kind*: tensors that share device, dtype and sharding can go through one multi-tensor kernel. No function
+here reads a value on the host, so a step queues its work on a GPU and never waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Vector = list[list[Tensor]]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of ``tensor`` this process holds: the tensor itself, or a DTensor's shard (same storage)."""
+    # Asked by name, since importing torch.distributed.tensor only to test for DTensor doubles `import lesam`.
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What tensors must share to go through one multi-tensor kernel."""
+
+    device: torch.device
+    dtype: torch.dtype
+    shard_groups: tuple[Any, ...]  # process groups over which a tensor of this kind is split
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Kind:
+        """The kind of a parameter; a DTensor is split over the mesh dimensions whose placement is a shard."""
+        mesh: Any = getattr(tensor, "device_mesh", None)
+        if mesh is None:
+            return cls(tensor.device, tensor.dtype, ())
+        placements: Any = tensor.placements  # type: ignore[attr-defined]
+        groups = tuple(mesh.get_group(i) for i, placement in enumerate(placements) if placement.is_shard())
+        return cls(tensor.device, tensor.dtype, groups)
+
+    def total(self, partial: Tensor) -> Tensor:
+        """Sum over the processes that share the tensors of this kind."""
+        for group in self.shard_groups:
+            dist.all_reduce(partial, group=group)
+        return partial
+
+
+class Space:
+    """A list of parameters, sorted by kind, and the arithmetic of vectors that live on them.
+
+    Example:
+        >>> w = torch.tensor([3.0, 4.0])
+        >>> space = Space([w])
+        >>> space.norm(space.weights())
+        tensor(5.)
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
+        by_kind: dict[Kind, list[int]] = {}
+        for index, parameter in enumerate(self.parameters):
+            by_kind.setdefault(Kind.of(parameter), []).append(index)
+        self.kinds = list(by_kind)
+        self.order = list(by_kind.values())
+        self.device = self.kinds[0].device if self.kinds else torch.device("cpu")
+        wide = any(kind.dtype == torch.float64 for kind in self.kinds)
+        #: dtype of norms and radii: never below float32, whatever the parameters are
+        self.scalar_dtype = torch.float64 if wide else torch.float32
+
+    # ------------------------------------------------------------------ making vectors
+
+    def vector(self, tensors: Sequence[Tensor]) -> Vector:
+        """``tensors`` (one per parameter, in order) as a vector of this space."""
+        return [[local(tensors[index]) for index in indices] for indices in self.order]
+
+    def weights(self) -> Vector:
+        return self.vector(self.parameters)
+
+    def gradients(self) -> Vector:
+        """The ``.grad`` fields; every parameter of the space has one."""
+        return self.vector([parameter.grad for parameter in self.parameters])  # type: ignore[misc]
+
+    def scalar(self, value: float | Tensor) -> Tensor:
+        """A 0-d tensor on the space's device, made without a copy from the host."""
+        if isinstance(value, Tensor):
+            return value.detach().to(self.device, self.scalar_dtype)
+        return torch.full((), value, device=self.device, dtype=self.scalar_dtype)
+
+    # ------------------------------------------------------------------ reading
+
+    def norm(self, x: Vector) -> Tensor:
+        """``|x|``, one number over all tensors, groups, devices and shards."""
+        total = self.scalar(0.0)
+        for kind, tensors in zip(self.kinds, x, strict=True):
+            norms = torch._foreach_norm(tensors, 2, dtype=self.scalar_dtype)
+            total = total + kind.total(torch.stack(norms).square().sum()).to(self.device)
+        return total.sqrt()
+
+    def dot(self, x: Vector, y: Vector, scratch: Scratch) -> Tensor:
+        """``<x, y>``; ``scratch`` is overwritten (a product of model size has to live somewhere)."""
+        if len(self.parameters) < len(scratch.space.parameters):
+            scratch.clear()
+        product = scratch.vector(self)
+        self.copy_(product, x)
+        self.multiply_(product, y)
+        total = self.scalar(0.0)
+        for kind, flat in zip(scratch.space.kinds, scratch.flat, strict=True):
+            total = total + kind.total(flat.sum(dtype=self.scalar_dtype)).to(self.device)
+        return total
+
+    # ------------------------------------------------------------------ writing
+
+    def copy_(self, x: Vector, y: Vector) -> None:
+        """``x <- y``."""
+        for xs, ys in zip(x, y, strict=True):
+            torch._foreach_copy_(xs, ys)
+
+    def add_(self, x: Vector, y: Vector, coefficient: float | Tensor = 1.0, skip: Tensor | None = None) -> None:
+        """``x <- x + coefficient * y``, and nothing at all where the 0-d tensor ``skip`` is 1.
+
+        This is an SGD step uphill with ``lr = coefficient``, so torch's fused SGD kernel does it: a coefficient
+        that stays on the device, one rounding (which matters in bf16), no temporary, and a ``skip`` that keeps an
+        infinite ``y`` out of ``x`` (0 * inf would not).
+        """
+        coefficient = self.scalar(coefficient)
+        for kind, xs, ys in zip(self.kinds, x, y, strict=True):
+            # The CUDA kernel reads the coefficient as float32; the CPU kernel takes it as it is.
+            lr = coefficient.to(kind.device, None if kind.device.type == "cpu" else torch.float32)
+            torch._fused_sgd_(
+                xs,
+                [_aligned(b, a) for a, b in zip(xs, ys, strict=True)],
+                [],
+                weight_decay=0.0,
+                momentum=0.0,
+                lr=lr,
+                dampening=0.0,
+                nesterov=False,
+                maximize=True,
+                is_first_step=False,
+                found_inf=None if skip is None else skip.to(kind.device, torch.float32),
+            )
+
+    def scale_(self, x: Vector, factor: float | Tensor) -> None:
+        """``x <- factor * x``."""
+        for kind, xs in zip(self.kinds, x, strict=True):
+            torch._foreach_mul_(xs, factor.to(kind.device) if isinstance(factor, Tensor) else factor)
+
+    def multiply_(self, x: Vector, y: Vector) -> None:
+        """``x <- x * y``, element by element."""
+        for xs, ys in zip(x, y, strict=True):
+            torch._foreach_mul_(xs, ys)
+
+    def magnitude_(self, x: Vector, y: Vector, offset: float) -> None:
+        """``x <- |y| + offset`` on tensors with more than one dimension, ``x <- 1`` on the others."""
+        for xs, ys in zip(x, y, strict=True):
+            torch._foreach_copy_(xs, ys)
+            many, one = [t for t in xs if t.ndim > 1], [t for t in xs if t.ndim <= 1]
+            if many:
+                torch._foreach_abs_(many)
+                torch._foreach_add_(many, offset)
+            if one:
+                torch._foreach_zero_(one)
+                torch._foreach_add_(one, 1.0)
+
+    def inverse_root_(self, x: Vector, y: Vector, weight: float) -> None:
+        """``x <- 1 / sqrt(1 + weight * y^2)``."""
+        for xs, ys in zip(x, y, strict=True):
+            torch._foreach_copy_(xs, ys)
+            torch._foreach_mul_(xs, ys)
+            torch._foreach_mul_(xs, weight)
+            torch._foreach_add_(xs, 1.0)
+            torch._foreach_rsqrt_(xs)
+
+    def lerp_(self, x: Vector, y: Vector, weights: Sequence[float]) -> None:
+        """``x <- x + weight * (y - x)`` with one weight for each parameter."""
+        for indices, xs, ys in zip(self.order, x, y, strict=True):
+            torch._foreach_lerp_(xs, ys, [weights[index] for index in indices])
+
+
+def _aligned(tensor: Tensor, like: Tensor) -> Tensor:
+    """``tensor`` in the memory layout and dtype of ``like``: the fused kernels walk raw memory."""
+    if tensor.stride() == like.stride() and tensor.dtype == like.dtype:
+        return tensor
+    return torch.empty_like(like).copy_(tensor)
+
+
+@dataclass
+class Scratch:
+    """A model-sized buffer, kept between steps: one flat tensor for each kind, and a view for each parameter."""
+
+    space: Space
+    flat: list[Tensor] = field(init=False)
+    views: dict[Tensor, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flat, self.views = [], {}
+        for kind, indices in zip(self.space.kinds, self.space.order, strict=True):
+            parameters = [self.space.parameters[index] for index in indices]
+            shards = [local(parameter) for parameter in parameters]
+            # Starting each view at a multiple of 64 elements keeps vectorised kernels on aligned addresses.
+            starts, size = [], 0
+            for shard in shards:
+                starts.append(size)
+                size += -(-shard.numel() // 64) * 64
+            flat = torch.zeros(size, device=kind.device, dtype=kind.dtype)
+            for parameter, shard, start in zip(parameters, shards, starts, strict=True):
+                layout = torch.empty_like(shard, device="meta")
+                self.views[parameter] = flat.as_strided(shard.shape, layout.stride(), start)
+            self.flat.append(flat)
+
+    def vector(self, space: Space) -> Vector:
+        """This buffer as a vector of ``space``, whose parameters are among the buffer's own."""
+        return space.vector([self.views[parameter] for parameter in space.parameters])
+
+    def clear(self) -> None:
+        """Zero the whole buffer."""
+        torch._foreach_zero_(self.flat)
+
+
+def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """``target <- source`` for loose tensors of any kind (BatchNorm's few buffers)."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))

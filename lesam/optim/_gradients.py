@@ -1,0 +1,127 @@
+"""The ``.grad`` fields: whether a pass cleared them, and how to make a pass add to them.
+
+Users clear gradients in many ways: ``opt.zero_grad()``, ``model.zero_grad()``, ``p.grad = None``, ``zero_()``. A
+backward either creates ``p.grad`` or adds to it in place, which moves the tensor's version by one. So identity and
+version of ``p.grad`` tell, without looking at a value, what happened to it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Accumulations:
+    """Counts how often a backward has added to the gradient of one parameter, the probe."""
+
+    def __init__(self, probe: Tensor) -> None:
+        self.count = 0
+        self.remove: Callable[[], None] = probe.register_post_accumulate_grad_hook(self._add).remove  # type: ignore[no-untyped-call]
+
+    def _add(self, _: Tensor) -> None:
+        self.count += 1
+
+
+class Carry:
+    """Gradients that a pass must add to, however the code of that pass clears them.
+
+    With ``opt.zero_grad()`` (which then does nothing) the backward adds to the held tensors in place, at no cost in
+    memory. Clearing by ``p.grad = None`` is mended by :meth:`merge`, since the held tensors stay alive here. Zeroing
+    the held tensors in place loses them; it is noticed, and is an error.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.held = {p: p.grad for p in parameters if p.grad is not None}
+        self.versions = {p: grad._version for p, grad in self.held.items()}
+        self.probe = next(iter(self.held), None)
+        self.accumulations = None if self.probe is None else Accumulations(self.probe)
+
+    def touched(self) -> bool:
+        """Whether a held tensor has been added to, or replaced."""
+        return any(p.grad is not grad or grad._version != self.versions[p] for p, grad in self.held.items())
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self.accumulations is not None:
+            self.accumulations.remove()
+
+    def merge(self) -> None:
+        """Leave the sum of what was held and what the pass computed in ``.grad``, in the held tensors."""
+        self.close()
+        if self._zeroed_in_place():
+            raise RuntimeError(
+                "the gradients were zeroed in place in a pass that adds to them. Clear them with opt.zero_grad(), "
+                "which knows about this, or with zero_grad(set_to_none=True)"
+            )
+        for parameter, grad in self.held.items():
+            new = parameter.grad
+            if new is not None and new is not grad:
+                grad.add_(new)
+            parameter.grad = grad
+
+    def _zeroed_in_place(self) -> bool:
+        probe, counted = self.probe, self.accumulations
+        # Distributed wrappers write gradients themselves, so there versions do not count backwards only.
+        if probe is None or counted is None or probe.grad is not self.held[probe] or dist.is_initialized():
+            return False
+        return self.held[probe]._version - self.versions[probe] > counted.count
+
+
+class EntryCheck:
+    """Finds gradients that were there before the first pass and that it did not clear."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.probe = next((p for p in parameters if p.grad is not None), None)
+        if self.probe is not None and self.probe.grad is not None:
+            self.grad = self.probe.grad
+            self.version = self.grad._version
+            self.accumulations = Accumulations(self.probe)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self.probe is not None:
+            self.accumulations.remove()
+
+    def left_over(self) -> bool:
+        """Whether the pass added to (or left alone) what was there."""
+        if self.probe is None or self.probe.grad is not self.grad or dist.is_initialized():
+            return False
+        return self.grad._version - self.version <= self.accumulations.count
+
+
+class Consumed:
+    """Remembers which gradient the last step used up, to tell it from a new one."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameter = next((p for p in parameters if p.grad is not None), None)
+        grad = None if self.parameter is None else self.parameter.grad
+        self.grad = None if grad is None else weakref.ref(grad)
+        self.version = 0 if grad is None else grad._version
+
+    def still_there(self) -> bool:
+        """Whether ``.grad`` is the used-up tensor, untouched or with one backward added to it."""
+        if self.parameter is None or self.grad is None:
+            return False
+        grad = self.parameter.grad
+        return grad is not None and grad is self.grad() and grad._version - self.version <= 1
+
+
+def clear(parameters: Iterable[Tensor]) -> None:
+    """Drop the gradients."""
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def require_dense(parameters: Iterable[Tensor]) -> None:
+    """Refuse gradients without a dense layout."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if grad is not None and grad.layout is not torch.strided:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(parameter.shape)} has a {grad.layout} gradient; sharpness-aware steps "
+                "need dense ones (for nn.Embedding: sparse=False), or leave it out of this optimizer"
+            )

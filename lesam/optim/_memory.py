@@ -1,0 +1,123 @@
+"""What a method remembers from step to step, and the buffers it works in.
+
+A step is a transaction: parts write their new values into *drafts*, and only a step that is taken commits them.
+Until then the kept values are untouched, so an exception, a skipped step or a dropped pass leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._arithmetic import Scratch, Space, Vector, copy_all_
+
+
+class Memory:
+    """Named buffers, one tensor for each parameter: kept between steps, saved with the optimizer.
+
+    Work buffers cover the parameters that can be perturbed, or all that can have a gradient, and are reused.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[Tensor, Tensor]] = {}
+        self._known: dict[str, set[Tensor]] = {}  # parameters whose kept buffer was written by a step
+        self._drafts: dict[str, dict[Tensor, Tensor]] = {}
+        self._scratch: dict[str, Scratch] = {}
+        self._spaces: dict[str, Space] = {}
+
+    # ------------------------------------------------------------------ spaces and work buffers
+
+    def prepare(self, trainable: Sequence[Tensor], perturbable: Sequence[Tensor]) -> None:
+        """Set the parameters that work buffers cover; the buffers are dropped when these change."""
+        before = self._spaces.get("trainable"), self._spaces.get("perturbable")
+        if before != (self.space("trainable", trainable), self.space("perturbable", perturbable)):
+            self._scratch.clear()
+
+    def space(self, role: str, parameters: Sequence[Tensor]) -> Space:
+        """The space of ``parameters``: the one last used in this role, if it is the same."""
+        known = self._spaces.get(role)
+        if known is None or not _same(known.parameters, parameters):
+            known = next((s for s in self._spaces.values() if _same(s.parameters, parameters)), None)
+            known = self._spaces[role] = known or Space(parameters)
+        return known
+
+    def scratch(self, name: str, covering: str = "perturbable") -> Scratch:
+        """The work buffer ``name``, allocated on first use and kept; its content means nothing between uses."""
+        if name not in self._scratch:
+            self._scratch[name] = Scratch(self._spaces[covering])
+        return self._scratch[name]
+
+    def product(self) -> Scratch:
+        """A work buffer that covers all trainable parameters, for inner products while the backup is not in use."""
+        same = self._spaces["trainable"] is self._spaces["perturbable"]
+        return self.scratch("backup") if same else self.scratch("product", covering="trainable")
+
+    # ------------------------------------------------------------------ remembered values
+
+    def knows(self, name: str, parameter: Tensor) -> bool:
+        """Whether a step (taken, or under way) has written the value of ``name`` for ``parameter``."""
+        return parameter in self._known.get(name, ()) or parameter in self._drafts.get(name, ())
+
+    def recall(self, name: str, space: Space) -> Vector:
+        """The value of ``name``; zero for a parameter that has none yet."""
+        self.allocate(name, space.parameters)
+        kept, drafts = self.kept[name], self._drafts.get(name, {})
+        return space.vector([drafts.get(p, kept[p]) for p in space.parameters])
+
+    def draft(self, name: str, space: Space) -> Vector:
+        """A writable copy of ``name`` that replaces it when the step is taken."""
+        now = self.recall(name, space)
+        buffer = self.scratch(f"next {name}")
+        draft = buffer.vector(space)
+        started = self._drafts.setdefault(name, {})
+        if not all(parameter in started for parameter in space.parameters):
+            space.copy_(draft, now)
+        started.update({parameter: buffer.views[parameter] for parameter in space.parameters})
+        return draft
+
+    def allocate(self, name: str, parameters: Sequence[Tensor]) -> None:
+        """Make room for ``name`` without giving it a value."""
+        kept = self.kept.setdefault(name, {})
+        for parameter in parameters:
+            if parameter not in kept:
+                kept[parameter] = torch.zeros_like(parameter, requires_grad=False)
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Take over all drafts: the step was taken."""
+        for name, drafts in self._drafts.items():
+            kept = self.kept[name]
+            space = Space(list(drafts))
+            space.copy_(space.vector([kept[p] for p in drafts]), space.vector(list(drafts.values())))
+            self._known.setdefault(name, set()).update(drafts)
+        self._drafts.clear()
+
+    def discard(self) -> None:
+        """Forget all drafts: the step was not taken."""
+        self._drafts.clear()
+
+    # ------------------------------------------------------------------ saving
+
+    @torch.no_grad()
+    def load(self, name: str, parameter: Tensor, value: Tensor, known: bool) -> None:
+        """Put a saved value back, on the parameter's device and in its dtype."""
+        self.allocate(name, [parameter])
+        copy_all_([self.kept[name][parameter]], [value])
+        if known:
+            self._known.setdefault(name, set()).add(parameter)
+
+    def forget(self) -> None:
+        """Drop everything remembered, as before loading a checkpoint."""
+        self.kept.clear()
+        self._known.clear()
+        self._drafts.clear()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Work buffers hold copies of the weights and are never copied or pickled."""
+        return {**self.__dict__, "_drafts": {}, "_scratch": {}, "_spaces": {}}
+
+
+def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,75 @@
+"""Where a step stands: all of the wrapper's changing state that is not saved, in one object held by reference.
+
+Frameworks wrap optimizers in proxies that forward attribute reads and keep attribute writes to themselves. Nothing on
+the optimizer is ever rebound for that reason; it is written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._gradients import Carry, Consumed
+from ._last import Last
+from ._passes import BatchStatistics, RandomState
+
+
+class Phase(Enum):
+    """The stations of a step."""
+
+    IDLE = "between steps"
+    CLEAN = "inside clean()"
+    CLEANED = "after clean()"
+    PERTURBED = "inside perturbed()"
+    READY = "after perturbed(), before step()"
+
+
+@dataclass
+class Run:
+    """One step under way."""
+
+    phase: Phase = Phase.IDLE
+    last: Last = field(default_factory=Last)
+    consumed: Consumed | None = None  # the gradient the last step used up
+    zeroed: bool = False  # opt.zero_grad() was called in this pass
+    carry: Carry | None = None  # gradients that the pass under way adds to
+    scaler: Any = None  # the GradScaler given to the passes of this step
+    random: RandomState | None = None  # before pass one
+    statistics: BatchStatistics | None = None  # before pass one
+    seen: dict[str, Tensor] = field(default_factory=dict)  # for `last`
+    cost: float = 0.0  # passes spent, over all pairs
+    refresh_cost: float = 0.0
+    micro_batches: int = 1  # closures whose gradients are summed in one pass
+    set_aside: dict[Tensor, Tensor] = field(default_factory=dict)  # sum over finished pairs of passes ("local")
+    pairs: int = 0
+
+    def expect(self, what: str, *phases: Phase) -> None:
+        """Raise unless the step is in one of ``phases``."""
+        if self.phase not in phases:
+            raise RuntimeError(f"{what} was called {self.phase.value}; {_REMEDY[self.phase]}")
+
+    def reset(self) -> None:
+        """Back to between steps. What describes the last step stays."""
+        fresh = Run(last=self.last, consumed=self.consumed)
+        self.__dict__.update(fresh.__dict__)
+
+
+_REMEDY = {
+    Phase.IDLE: "run the passes first",
+    Phase.CLEAN: "leave the `with opt.clean():` block first",
+    Phase.CLEANED: "the second pass is missing: `with opt.perturbed(): loss.backward()` comes next",
+    Phase.PERTURBED: "the weights are perturbed there: leave the `with opt.perturbed():` block first",
+    Phase.READY: "take the step with opt.step(), or drop it with opt.zero_grad()",
+}
+
+
+def as_scalar(loss: object, device: torch.device) -> Tensor:
+    """A closure's return value as a 0-d tensor, without waiting for the device."""
+    if isinstance(loss, Tensor):
+        return loss.detach().mean() if loss.ndim else loss.detach()
+    value = float(loss) if isinstance(loss, int | float) else float("nan")
+    return torch.full((), value, device=device)

@@ -1,0 +1,56 @@
+"""Cost savers: ESAM's two ways to spend less than two passes (Du et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .schedules import plain
+
+
+class RandomSubset:
+    """Climb on a random subset of the tensors, each in it with probability ``beta``, ``1 / beta`` times as far.
+
+    The draw for a step comes from a generator seeded by ``(seed, step)``: equal on all workers, nothing to save.
+
+    Example:
+        >>> RandomSubset(beta=0.5).mask(tensors=6, step=0) == RandomSubset(beta=0.5).mask(tensors=6, step=0)
+        True
+    """
+
+    def __init__(self, beta: float, seed: int = 0) -> None:
+        self.beta = plain("beta", beta, 0.0, 1.0, open_low=True)
+        self.seed = seed
+
+    def mask(self, tensors: int, step: int) -> list[bool]:
+        """Which of so many tensors are climbed at ``step``."""
+        # Spread the pair over 64 bits: neighbouring seeds must not share a stream at neighbouring steps.
+        generator = torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + step) % 2**63)
+        draws: list[float] = torch.rand(tensors, generator=generator).tolist()
+        return [draw < self.beta for draw in draws]
+
+    def __repr__(self) -> str:
+        return f"RandomSubset(beta={self.beta!r}, seed={self.seed!r})"
+
+
+class TopSamples:
+    """Take the second gradient on the ``ceil(gamma * B)`` samples whose loss rose most, ties by index.
+
+    Example:
+        >>> TopSamples(gamma=0.5).keep(torch.tensor([0.1, 0.9, 0.9, 0.3]))
+        tensor([1, 2])
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = plain("gamma", gamma, 0.0, 1.0, open_low=True)
+
+    def keep(self, rise: Tensor) -> Tensor:
+        """Indices of the samples to keep, in ascending order."""
+        count = math.ceil(self.gamma * rise.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
+        order = torch.sort(rise.flatten(), descending=True, stable=True).indices
+        return order[:count].sort().values
+
+    def __repr__(self) -> str:
+        return f"TopSamples(gamma={self.gamma!r})"

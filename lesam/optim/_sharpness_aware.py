@@ -1,0 +1,415 @@
+"""The optimizer: the loop of sharpness-aware training behind ``torch.optim``'s interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import _checkpoint
+from ._climb import Parts
+from ._closures import Closure, SampleLosses, SamplePasses, as_list, mean
+from ._combiners import Combiner, Custom, perturbed
+from ._directions import Direction, Gradient
+from ._gradients import Carry
+from ._last import Last
+from ._loop import Loop
+from ._metrics import Euclidean, Metric
+from ._passes import unsynchronised
+from ._radii import Fixed, Radius
+from ._run import Phase, as_scalar
+from ._savers import RandomSubset, TopSamples
+from .schedules import Predicate, plain
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    r"""A base optimizer fed with gradients taken uphill.
+
+    Every step runs one loop, and the published methods differ only in the parts that fill its slots::
+
+        g              = gradient at w                        (not for one-pass methods)
+        u              = direction(g)                         which vector to climb
+        eps_hat, slope = P u / sqrt(u' P u), <g, eps_hat>     P: the metric
+        rho            = radius(slope, step)                  how far: fixed, or from a loss budget
+        g_hat          = gradient at w + rho * eps_hat        w comes back bit for bit, whatever happens
+        a, b           = combine(<g,g>, <g,g_hat>, <g_hat,g_hat>)
+        base step with a * g_hat + b * g
+
+    A step is a transaction: an exception in a pass, or a loss scaler that skips, leaves weights, remembered values and
+    BatchNorm statistics as they were.
+
+    Args:
+        base: Any ``torch.optim.Optimizer``. ``opt.param_groups is base.param_groups``, so schedulers work on either.
+        direction: Which vector to climb.
+        metric: In which geometry.
+        radius: How far.
+        combine: Which mixture of the two gradients to descend with; also any ``(gg, gh, hh) -> (a, b)``.
+        subset: Climb on a random subset of the tensors only.
+        samples: Take the second gradient on the sharpest samples only.
+        model: If given, BatchNorm running statistics follow the clean pass only (or the only pass of a one-pass
+            method), and a DistributedDataParallel model can run the first pass without communication.
+        perturb: The parameters to perturb; default all. Others are still trained.
+        when: Predicate on the step; where it is false, a plain base step at one pass.
+        replay_rng: Both passes see the same random numbers (dropout masks).
+        perturbation: ``"global"``, one for the whole batch, or ``"local"``, one for each worker and micro-batch.
+        max_norm: Clip the combined gradient to this norm, just before the base step.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> base = torch.optim.SGD([w], lr=0.1)
+        >>> opt = SharpnessAware(base, radius=Fixed(0.5))
+        >>> def closure():
+        ...     opt.zero_grad()
+        ...     loss = (w * w).sum() / 2
+        ...     loss.backward()
+        ...     return loss
+        >>> opt.step(closure).item()  # the loss before the step
+        12.5
+        >>> w.detach()  # w - 0.1 * (w + 0.5 * w / |w|)
+        tensor([2.6700, 3.5600])
+    """
+
+    # GradScaler then always calls step(), with the scale and whether there was an overflow: a skip can be undone.
+    _step_supports_amp_scaling = True
+    _loop: Loop
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        *,
+        direction: Direction | None = None,
+        metric: Metric | None = None,
+        radius: Radius | None = None,
+        combine: Combiner | Callable[..., Any] = perturbed,
+        subset: RandomSubset | None = None,
+        samples: TopSamples | None = None,
+        model: nn.Module | None = None,
+        perturb: Iterable[Tensor] | None = None,
+        when: Predicate | None = None,
+        replay_rng: bool = True,
+        perturbation: str = "global",
+        max_norm: float | None = None,
+    ) -> None:
+        _check_base(base)
+        parts = Parts(
+            direction=Gradient() if direction is None else direction,
+            metric=Euclidean() if metric is None else metric,
+            radius=Fixed(0.05) if radius is None else radius,
+            combine=combine if isinstance(combine, Combiner) or not callable(combine) else Custom(combine),
+            subset=subset,
+            samples=samples,
+        )
+        parts.direction.check_base(base)
+        if model is not None and not isinstance(model, nn.Module):
+            raise ValueError(f"model must be a torch.nn.Module, got {model!r}")
+        if when is not None and not callable(when):
+            raise ValueError(f"when must be a predicate on the step (lesam.schedules.every(k)), got {when!r}")
+        if not isinstance(replay_rng, bool):
+            raise ValueError(f"replay_rng must be True or False, got {replay_rng!r}")
+        if perturbation not in ("global", "local"):
+            raise ValueError(f'perturbation must be "global" or "local", got {perturbation!r}')
+        loop = Loop(
+            base=base,
+            parts=parts,
+            model=model,
+            perturb=None if perturb is None else _members(perturb, base),
+            when=when,
+            replay_rng=replay_rng,
+            local=perturbation == "local",
+            max_norm=None if max_norm is None else plain("max_norm", max_norm, open_low=True),
+        )
+        # Not Optimizer.__init__, which would copy the groups: ours are the base optimizer's own, always.
+        super().__setstate__({"_loop": loop, "defaults": dict(base.defaults)})
+        _checkpoint.set_step_count(base, _checkpoint.step_count(base))
+
+    # ------------------------------------------------------------------ what it is made of
+
+    @property
+    def base(self) -> torch.optim.Optimizer:
+        """The optimizer that takes the steps."""
+        return self._loop.base
+
+    @property
+    def parts(self) -> Parts:
+        """The filled slots of the loop."""
+        return self._loop.parts
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base optimizer's groups, the very same list."""
+        return self._loop.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._loop.base.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The base optimizer's state, the very same dict."""
+        return self._loop.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._loop.base.state = state
+
+    @property
+    def last(self) -> Last:
+        """What the last step saw, as 0-d tensors."""
+        return self._loop.run.last
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far: what schedules and ``when`` are asked with."""
+        return self._loop.step
+
+    @property
+    def passes(self) -> int:
+        """Closure calls of the coming step, refreshes not counted."""
+        return self._loop.parts.direction.passes if self._loop.due else 1
+
+    # ------------------------------------------------------------------ with a closure
+
+    def step(
+        self,
+        closure: Closure | Sequence[Closure] | None = None,
+        *,
+        ascent: Closure | Sequence[Closure] | None = None,
+        sample_losses: SampleLosses | None = None,
+    ) -> Any:
+        """Take one step; returns the clean loss (the only loss there is, in a one-pass step).
+
+        Args:
+            closure: Clears the gradients, computes the loss, calls ``backward()`` and returns the loss. Or a list of
+                these, one for each micro-batch, each of its own undivided mean loss. Without it, takes the step that
+                ``perturbed()`` has prepared; a closure given then is called once, for its hooks.
+            ascent: For the first pass, if its loss is another one.
+            sample_losses: ``fn(indices=None)`` returning the loss of each sample (of those samples), instead of a
+                closure: for :class:`TopSamples`.
+        """
+        loop = self._loop
+        loop.run.expect("step()", Phase.IDLE, Phase.READY)
+        if loop.run.phase is Phase.READY:
+            loss = None if closure is None else self._call_for_hooks(as_list("closure", closure))
+            loop.take(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+            return loss
+        samples = loop.parts.samples
+        if sample_losses is not None:
+            if closure is not None or ascent is not None:
+                raise ValueError("give either closure (and ascent) or sample_losses, not both")
+            passes = SamplePasses(sample_losses, samples, self.zero_grad)
+            return self._run_passes([passes.first], [passes.second])
+        if closure is None:
+            return self._step_without_passes()
+        if samples is not None and samples.gamma < 1 and loop.due:
+            raise ValueError(
+                f"{samples!r} needs the loss of each sample: call step(sample_losses=fn) with fn(indices=None) -> "
+                "losses, or use gamma=1"
+            )
+        second = as_list("closure", closure)
+        return self._run_passes(second if ascent is None else as_list("ascent", ascent), second)
+
+    def _run_passes(self, first: list[Closure], second: list[Closure]) -> Any:
+        loop = self._loop
+        run, two = loop.run, self.passes == 2
+        refresh_cost = 0.0
+        if loop.due and loop.parts.direction.refresh_due(loop.step):
+            refresh_cost = loop.refresh(lambda: self._call(first))
+        pairs = [(first, second)]
+        if loop.local:
+            if two and len(first) != len(second):
+                raise ValueError(f"{len(first)} ascent closures cannot be paired with {len(second)} closures")
+            pairs = [([a], [b]) for a, b in zip(first if two else second, second, strict=True)]
+        losses: list[Any] = []
+        for ascents, descents in pairs:
+            if two:
+                with loop.first_pass(None, clear_consumed=False):
+                    losses.append(self._call(ascents))
+                run.seen["loss"] = as_scalar(losses[-1], self._device())
+            run.micro_batches = len(descents)
+            with loop.second_pass(None, clear_consumed=False):
+                loss = self._call(descents)
+            perturbed_pass = two or "rho" in run.seen
+            run.seen["perturbed_loss" if perturbed_pass else "loss"] = as_scalar(loss, self._device())
+            if not two:
+                losses.append(loss)
+        run.refresh_cost = refresh_cost
+        loop.take(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        return losses[0] if len(losses) == 1 else mean(losses)
+
+    def _call(self, closures: list[Closure]) -> Any:
+        """Run the closures of one pass: gradients are summed (and divided when it ends), losses averaged."""
+        run, model = self._loop.run, self._loop.model
+        run.micro_batches = len(closures)
+        losses = []
+        for number, closure in enumerate(closures):
+            last = number + 1 == len(closures)  # only the last backward of a pass need communicate
+            sync: AbstractContextManager[None] = nullcontext() if last else unsynchronised(model)
+            outer = run.carry
+            if number > 0:
+                run.carry = Carry(self._loop.trainable())
+            try:
+                with sync, torch.enable_grad():
+                    losses.append(closure())
+                if number > 0 and run.carry is not None:
+                    with torch.no_grad():
+                        run.carry.merge()
+            finally:
+                if number > 0 and run.carry is not None:
+                    run.carry.close()
+                run.carry = outer
+        return losses[0] if len(losses) == 1 else mean(losses)
+
+    def _call_for_hooks(self, closures: list[Closure]) -> Any:
+        """Frameworks count on their closure being called; the gradient that is ready must survive it."""
+        kept = [(p, p.grad) for p in self._loop.trainable()]
+        for parameter, _ in kept:
+            parameter.grad = None
+        phase, self._loop.run.phase = self._loop.run.phase, Phase.IDLE
+        try:
+            with torch.enable_grad():
+                return mean([closure() for closure in closures])
+        finally:
+            self._loop.run.phase = phase
+            for parameter, grad in kept:
+                parameter.grad = grad
+
+    def _device(self) -> torch.device:
+        return self._loop.memory.space("trainable", self._loop.trainable()).device
+
+    def _step_without_passes(self) -> None:
+        """At learning rate 0, allocate state: how ``torch.distributed.checkpoint`` prepares to load. Else an error."""
+        if not all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups):
+            raise RuntimeError(
+                "step() has no gradient to step with: give it a closure, or run the passes first (`with opt.clean(): "
+                "...`, `with opt.perturbed(): ...`)"
+            )
+        for name in self._loop.parts.direction.remembers:
+            self._loop.memory.allocate(name, self._loop.perturbable())
+        self.base.step()
+
+    # ------------------------------------------------------------------ without a closure
+
+    def clean(self, scaler: Any = None) -> AbstractContextManager[None]:
+        """Around the first backward, at ``w``: records what the second pass has to replay.
+
+        Optional: after a bare ``backward()`` dropout is not replayed, and BatchNorm statistics cannot be undone.
+        """
+        self._loop.run.micro_batches = 1
+        return self._loop.first_pass(scaler, clear_consumed=True)
+
+    def perturbed(self, scaler: Any = None) -> AbstractContextManager[None]:
+        """Around the second (or only) backward, at ``w + eps``; leaves the combined gradient in ``.grad``.
+
+        Args:
+            scaler: A ``torch.amp.GradScaler``, if the loss is scaled; then step with ``scaler.step(opt)``.
+        """
+        self._loop.run.micro_batches = 1
+        return self._loop.second_pass(scaler, clear_consumed=True)
+
+    def refresh(self, closure: Closure | Sequence[Closure]) -> None:
+        """Renew Eigen-SAM's eigenvector by power iteration with the closure's gradients, between steps."""
+        closures = as_list("closure", closure)
+        self._loop.refresh(lambda: self._call(closures))
+        self._loop.memory.commit()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and drop a step that was prepared but not taken.
+
+        In a pass that adds to gradients (LE-SAM+'s second, or one of several micro-batches) it keeps what is to be
+        added to.
+        """
+        run = self._loop.run
+        run.zeroed = True
+        if run.carry is not None:
+            if run.carry.touched():
+                raise RuntimeError(
+                    "zero_grad() was called after a backward in a pass that adds to the first gradient. Call it at the "
+                    "start of the pass only"
+                )
+            return
+        if run.phase in (Phase.CLEANED, Phase.READY):
+            self._loop.memory.discard()
+            run.reset()
+        run.consumed = None
+        self.base.zero_grad(set_to_none=set_to_none)
+
+    # ------------------------------------------------------------------ the rest of torch.optim's interface
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer."""
+        self.base.add_param_group(param_group)
+        _check_real(self.base)
+        _checkpoint.set_step_count(self.base, self.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in torch's standard layout: the base optimizer's, the method's own buffers and the step count."""
+        self._loop.run.expect("state_dict()", Phase.IDLE)
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        saved = _checkpoint.save(self.base, self._loop.memory)
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, saved)
+            saved = saved if changed is None else changed
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave, or a state of the base optimizer alone."""
+        self._loop.run.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
+        state_dict = state_dict.copy()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        _checkpoint.load(state_dict, self.base, self._loop.memory)
+        self._loop.run.reset()
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Like torch's own optimizers, copies and pickles leave hooks behind."""
+        return {"_loop": self._loop, "defaults": self.defaults}
+
+    def __repr__(self) -> str:
+        parts = self.parts
+        slots = [f"{name}={getattr(parts, name)!r}" for name in ("direction", "metric", "radius", "combine")]
+        return f"{type(self).__name__}({', '.join(slots)})\naround {self.base!r}"
+
+
+def _check_base(base: object) -> None:
+    if not isinstance(base, torch.optim.Optimizer):
+        hint = " Give an instance, SGD(model.parameters(), lr=0.1), not the class" if isinstance(base, type) else ""
+        raise ValueError(f"base must be a torch.optim.Optimizer, got {base!r}.{hint}")
+    if isinstance(base, SharpnessAware):
+        raise ValueError(f"base is {type(base).__name__}, itself sharpness-aware: wrap its own base instead")
+    if isinstance(base, torch.optim.LBFGS):
+        raise ValueError(
+            "LBFGS calls the closure itself, many times a step, and cannot be the base of another optimizer"
+        )
+    _check_real(base)
+
+
+def _check_real(base: torch.optim.Optimizer) -> None:
+    for group in base.param_groups:
+        for parameter in group["params"]:
+            if not parameter.is_floating_point():
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} is {parameter.dtype}; sharpness-aware steps need "
+                    "real floating-point parameters (use torch.view_as_real for complex ones)"
+                )
+
+
+def _members(perturb: Iterable[Tensor], base: torch.optim.Optimizer) -> list[Tensor]:
+    if isinstance(perturb, Tensor):
+        raise ValueError("perturb must be a list of parameters, got a single tensor: write perturb=[tensor]")
+    wanted = list(perturb)
+    known = {id(p) for group in base.param_groups for p in group["params"]}
+    for parameter in wanted:
+        if not isinstance(parameter, Tensor):
+            raise ValueError(f"perturb must be a list of parameters, got {parameter!r} in it")
+        if id(parameter) not in known:
+            raise ValueError(f"perturb has a tensor of shape {tuple(parameter.shape)} that base does not train")
+    if not wanted:
+        raise ValueError("perturb is empty: use the base optimizer alone, or when=lambda step: False")
+    return wanted

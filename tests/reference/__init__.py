@@ -1,0 +1,53 @@
+"""One long-hand class per published method, each written from the method's own description.
+
+They are the oracles the library is compared with: plain loops over tensors, every intermediate a fresh copy,
+nothing shared with the library. `REFERENCES` maps the names of ``lesam.METHODS`` to them. All are called
+alike, ``Reference(parameters, base, **hyperparameters).step(closure)``. Two of the methods draw at random,
+and their references are handed the draw: `ESAMReference` its mask, `EigenSAMReference` its starting vector.
+"""
+
+from .asam import ASAMReference
+from .eigen_sam import EigenSAMReference
+from .esam import ESAMReference
+from .fisher_sam import FisherSAMReference
+from .friendly_sam import FriendlySAMReference
+from .gsam import GSAMReference
+from .lesam import LESAMReference
+from .lesam_plus import LESAMPlusReference
+from .long_hand import Reference
+from .msam import MSAMReference
+from .s2_sam import S2SAMReference
+from .sam import SAMReference
+from .ssam import SSAMReference
+
+REFERENCES: dict[str, type[Reference]] = {
+    "sam": SAMReference,
+    "asam": ASAMReference,
+    "fishersam": FisherSAMReference,
+    "eigensam": EigenSAMReference,
+    "friendlysam": FriendlySAMReference,
+    "gsam": GSAMReference,
+    "ssam": SSAMReference,
+    "esam": ESAMReference,
+    "msam": MSAMReference,
+    "s2sam": S2SAMReference,
+    "lesam": LESAMReference,
+    "lesamplus": LESAMPlusReference,
+}
+
+__all__ = [
+    "REFERENCES",
+    "ASAMReference",
+    "ESAMReference",
+    "EigenSAMReference",
+    "FisherSAMReference",
+    "FriendlySAMReference",
+    "GSAMReference",
+    "LESAMPlusReference",
+    "LESAMReference",
+    "MSAMReference",
+    "Reference",
+    "S2SAMReference",
+    "SAMReference",
+    "SSAMReference",
+]
