@@ -71,6 +71,8 @@ class Space:
         wide = any(kind.dtype == torch.float64 for kind in self.kinds)
         #: dtype of norms and radii: never below float32, whatever the parameters are
         self.scalar_dtype = torch.float64 if wide else torch.float32
+        #: a 0-d tensor where such numbers live
+        self.like = torch.zeros((), device=self.device, dtype=self.scalar_dtype)
 
     # ------------------------------------------------------------------ making vectors
 
@@ -88,30 +90,39 @@ class Space:
     def scalar(self, value: float | Tensor) -> Tensor:
         """A 0-d tensor on the space's device, made without a copy from the host."""
         if isinstance(value, Tensor):
-            return value.detach().to(self.device, self.scalar_dtype)
+            return value.to(self.device, self.scalar_dtype)
         return torch.full((), value, device=self.device, dtype=self.scalar_dtype)
 
     # ------------------------------------------------------------------ reading
 
     def norm(self, x: Vector) -> Tensor:
         """``|x|``, one number over all tensors, groups, devices and shards."""
-        total = self.scalar(0.0)
-        for kind, tensors in zip(self.kinds, x, strict=True):
-            norms = torch._foreach_norm(tensors, 2, dtype=self.scalar_dtype)
-            total = total + kind.total(torch.stack(norms).square().sum()).to(self.device)
-        return total.sqrt()
+        norms = [torch.stack(torch._foreach_norm(tensors, 2, dtype=self.scalar_dtype)) for tensors in x]
+        if len(norms) == 1 and not self.kinds[0].shard_groups:
+            total: Tensor = torch.linalg.vector_norm(norms[0])
+            return total
+        return self._sum([norm.square().sum() for norm in norms]).sqrt()
 
     def dot(self, x: Vector, y: Vector, scratch: Scratch) -> Tensor:
         """``<x, y>``; ``scratch`` is overwritten (a product of model size has to live somewhere)."""
-        if len(self.parameters) < len(scratch.space.parameters):
-            scratch.clear()
-        product = scratch.vector(self)
-        self.copy_(product, x)
-        self.multiply_(product, y)
-        total = self.scalar(0.0)
-        for kind, flat in zip(scratch.space.kinds, scratch.flat, strict=True):
-            total = total + kind.total(flat.sum(dtype=self.scalar_dtype)).to(self.device)
-        return total
+        product, partial = scratch.vector(self), []
+        for kind, xs, ys, products in zip(self.kinds, x, y, product, strict=True):
+            if kind.dtype == torch.float16:  # whose smallest number is larger than most products of two gradients
+                sums = [(a.float() * b.float()).sum() for a, b in zip(xs, ys, strict=True)]
+                partial.append(torch.stack(sums).sum())
+                continue
+            flat = scratch.flat[kind]
+            if len(self.parameters) < len(scratch.space.parameters):
+                flat.zero_()
+            torch._foreach_copy_(products, xs)
+            torch._foreach_mul_(products, ys)
+            partial.append(flat.sum(dtype=self.scalar_dtype))
+        return self._sum(partial)
+
+    def _sum(self, partial: list[Tensor]) -> Tensor:
+        """One number from one for each kind, over all processes."""
+        totals = [kind.total(one).to(self.device) for kind, one in zip(self.kinds, partial, strict=True)]
+        return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
 
     # ------------------------------------------------------------------ writing
 
@@ -131,9 +142,10 @@ class Space:
         for kind, xs, ys in zip(self.kinds, x, y, strict=True):
             # The CUDA kernel reads the coefficient as float32; the CPU kernel takes it as it is.
             lr = coefficient.to(kind.device, None if kind.device.type == "cpu" else torch.float32)
+            dense = [_dense(a) for a in xs]
             torch._fused_sgd_(
-                xs,
-                [_aligned(b, a) for a, b in zip(xs, ys, strict=True)],
+                dense,
+                [_aligned(b, a) for a, b in zip(dense, ys, strict=True)],
                 [],
                 weight_decay=0.0,
                 momentum=0.0,
@@ -144,6 +156,9 @@ class Space:
                 is_first_step=False,
                 found_inf=None if skip is None else skip.to(kind.device, torch.float32),
             )
+            for a, moved in zip(xs, dense, strict=True):
+                if moved is not a:
+                    a.copy_(moved)
 
     def scale_(self, x: Vector, factor: float | Tensor) -> None:
         """``x <- factor * x``."""
@@ -182,8 +197,15 @@ class Space:
             torch._foreach_lerp_(xs, ys, [weights[index] for index in indices])
 
 
+def _dense(tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy of it if there are gaps in its memory: the fused kernels walk raw memory."""
+    if tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride():
+        return tensor
+    return tensor.contiguous()
+
+
 def _aligned(tensor: Tensor, like: Tensor) -> Tensor:
-    """``tensor`` in the memory layout and dtype of ``like``: the fused kernels walk raw memory."""
+    """``tensor`` in the memory layout and dtype of ``like``."""
     if tensor.stride() == like.stride() and tensor.dtype == like.dtype:
         return tensor
     return torch.empty_like(like).copy_(tensor)
@@ -194,11 +216,11 @@ class Scratch:
     """A model-sized buffer, kept between steps: one flat tensor for each kind, and a view for each parameter."""
 
     space: Space
-    flat: list[Tensor] = field(init=False)
+    flat: dict[Kind, Tensor] = field(init=False)
     views: dict[Tensor, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.flat, self.views = [], {}
+        self.flat, self.views = {}, {}
         for kind, indices in zip(self.space.kinds, self.space.order, strict=True):
             parameters = [self.space.parameters[index] for index in indices]
             shards = [local(parameter) for parameter in parameters]
@@ -211,7 +233,7 @@ class Scratch:
             for parameter, shard, start in zip(parameters, shards, starts, strict=True):
                 layout = torch.empty_like(shard, device="meta")
                 self.views[parameter] = flat.as_strided(shard.shape, layout.stride(), start)
-            self.flat.append(flat)
+            self.flat[kind] = flat
 
     def vector(self, space: Space) -> Vector:
         """This buffer as a vector of ``space``, whose parameters are among the buffer's own."""
@@ -219,10 +241,15 @@ class Scratch:
 
     def clear(self) -> None:
         """Zero the whole buffer."""
-        torch._foreach_zero_(self.flat)
+        torch._foreach_zero_(list(self.flat.values()))
+
+
+def clone_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of loose tensors of any kind (BatchNorm's few buffers)."""
+    return list(torch._foreach_clone(list(tensors))) if tensors else []
 
 
 def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """``target <- source`` for loose tensors of any kind (BatchNorm's few buffers)."""
+    """``target <- source`` for loose tensors of any kind."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))

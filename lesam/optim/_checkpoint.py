@@ -8,6 +8,7 @@ the base optimizer's (RMSprop's ``alpha``, Adadelta's ``rho``, Adam's ``eps``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def save(base: torch.optim.Optimizer, memory: Memory) -> dict[str, Any]:
     saved = base.state_dict()
     state = dict(saved["state"])
     for number, parameter in _numbered(saved, base):
-        own = {PREFIX + name: kept[parameter] for name, kept in memory.kept.items() if parameter in kept}
+        own = _prefixed(memory.saved(parameter))
         if own:
             state[number] = {**state.get(number, {}), **own}
     return {**saved, "state": state}
@@ -44,17 +45,55 @@ def save(base: torch.optim.Optimizer, memory: Memory) -> dict[str, Any]:
 def load(saved: dict[str, Any], base: torch.optim.Optimizer, memory: Memory) -> None:
     """Load a state dict made by :func:`save`, or one of the bare base optimizer (then the method starts afresh)."""
     theirs: dict[Any, dict[str, Any]] = {}
-    ours: dict[Any, dict[str, Tensor]] = {}
+    ours: dict[Any, dict[str, Any]] = {}
     for number, entries in saved["state"].items():
-        theirs[number] = {key: value for key, value in entries.items() if not str(key).startswith(PREFIX)}
-        ours[number] = {key: value for key, value in entries.items() if str(key).startswith(PREFIX)}
+        theirs[number], ours[number] = _split(entries)
     base.load_state_dict({**saved, "state": {number: entries for number, entries in theirs.items() if entries}})
     set_step_count(base, step_count(base))
     memory.forget()
-    taken = step_count(base) > 0  # before the first step there is room for values, but no value
     for number, parameter in _numbered(saved, base):
-        for key, value in ours.get(number, {}).items():
-            memory.load(key.removeprefix(PREFIX), parameter, value, known=taken)
+        memory.load(parameter, ours.get(number, {}))
+
+
+class State(MutableMapping[Tensor, Any]):
+    """``opt.state`` of a method that remembers something: the base optimizer's entries and ours, read and written.
+
+    ``torch.distributed.checkpoint`` takes the names to load from here.
+    """
+
+    def __init__(self, base: torch.optim.Optimizer, memory: Memory) -> None:
+        self.base, self.memory = base, memory
+
+    def __getitem__(self, parameter: Tensor) -> Any:
+        own = _prefixed(self.memory.saved(parameter))
+        theirs = self.base.state[parameter]
+        return {**theirs, **own} if own else theirs
+
+    def __setitem__(self, parameter: Tensor, entries: dict[str, Any]) -> None:
+        theirs, own = _split(entries)
+        self.base.state[parameter] = theirs
+        self.memory.load(parameter, own)
+
+    def __delitem__(self, parameter: Tensor) -> None:
+        del self.base.state[parameter]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        kept = (parameter for buffers in self.memory.kept.values() for parameter in buffers)
+        return iter(dict.fromkeys([*self.base.state, *kept]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _prefixed(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {PREFIX + name: value for name, value in entries.items()}
+
+
+def _split(entries: Mapping[Any, Any]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """The base optimizer's entries, and ours without their prefix."""
+    ours = {key.removeprefix(PREFIX): value for key, value in entries.items() if str(key).startswith(PREFIX)}
+    theirs = {key: value for key, value in entries.items() if not str(key).startswith(PREFIX)}
+    return theirs, ours
 
 
 def _numbered(saved: dict[str, Any], base: torch.optim.Optimizer) -> list[tuple[Any, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,9 @@ class Parts:
         for slot, kind in kinds:
             if not isinstance(slot, kind):
                 raise ValueError(f"{slot!r} is not a {kind.__name__.lower()}")
+        for saver, wanted in ((self.subset, RandomSubset), (self.samples, TopSamples)):
+            if saver is not None and not isinstance(saver, wanted):
+                raise ValueError(f"{saver!r} is not a {wanted.__name__}")
         if radius.needs_slope and not direction.slope_known:
             raise ValueError(
                 f"{radius!r} cannot be used with {direction!r}: it needs the slope <g, eps_hat> before the pass, and "
@@ -66,9 +70,9 @@ class Climb(NamedTuple):
     coefficient: Tensor
     skip: Tensor
     slope: Tensor | None
-    rho: Tensor
-    sigma: Tensor
-    capped: Tensor
+    rho: Tensor | Callable[[], Tensor]
+    sigma: float
+    capped: Tensor | float
 
 
 def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
@@ -93,11 +97,12 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
             space.copy_(copy, u)
             u = copy
         space.multiply_(u, root)
-        length = space.norm(u) if length is None or along_gradient else length
+        if length is None or along_gradient:
+            length = space.norm(u)
         space.multiply_(u, root)
     elif along_gradient:
         length = ascent.g_norm
-    elif length is None:
+    if length is None:
         length = space.norm(u)
 
     if along_gradient:
@@ -105,7 +110,7 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
     elif direction.measured_by_gradient and root is None:
         slope = ascent.g_norm  # the added part is orthogonal to g
     elif parts.radius.needs_slope and g is not None:
-        slope = direction.sign * space.dot(g, u, memory.scratch("backup")) / length
+        slope = space.dot(g, u, memory.scratch("backup")) / length
     else:
         slope = None
 
@@ -113,23 +118,28 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
     if parts.subset is not None and not parts.radius.needs_slope:
         # ESAM climbs 1 / beta as far on a share beta of the tensors. A loss budget needs no such correction.
         rho = rho / parts.subset.beta
-    raw = direction.sign * rho / length
-    # No way up at a zero gradient, and none to be trusted at a non-finite one.
+    coefficient = torch.as_tensor(rho / length if direction.sign == 1.0 else -rho / length)
+    reached: Tensor | Callable[[], Tensor] = rho if isinstance(rho, Tensor) else lambda: rho * (length > 0)
     return Climb(
         u=u,
-        coefficient=torch.where(torch.isfinite(raw), raw, 0.0),
-        skip=(~torch.isfinite(length)).to(torch.float32),
+        coefficient=coefficient.nan_to_num(0.0, 0.0, 0.0),  # no way up at a zero gradient
+        skip=not_finite(length),  # and none to be trusted at a non-finite one
         slope=slope,
-        rho=torch.where(length == 0, 0.0, space.scalar(rho)),
-        sigma=space.scalar(sigma),
-        capped=space.scalar(capped),
+        rho=reached,
+        sigma=sigma,
+        capped=capped,
     )
+
+
+def not_finite(scalar: Tensor) -> Tensor:
+    """1 where ``scalar`` is infinite or NaN, else 0: the form in which fused kernels take a reason to skip."""
+    return (scalar * 0.0).nan_to_num(nan=1.0)
 
 
 def _length_of_gradient(ascent: Ascent, root: Vector | None) -> Tensor:
     """``sqrt(g' P g) = |T g|``."""
     if root is None or ascent.g is None:
-        return ascent.g_norm
+        return torch.as_tensor(ascent.g_norm)
     scaled = ascent.memory.scratch("direction").vector(ascent.space)
     ascent.space.copy_(scaled, ascent.g)
     ascent.space.multiply_(scaled, root)

@@ -1,13 +1,19 @@
-"""Closures: one or several, plain or of per-sample losses."""
+"""Closures: one or several, plain or of per-sample losses, and the passes made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._gradients import Carry
+from ._loop import Loop
+from ._passes import BatchStatistics, unsynchronised
+from ._refresh import refresh
+from ._run import Phase, as_scalar
 from ._savers import TopSamples
 
 Closure = Callable[[], Any]
@@ -16,7 +22,8 @@ SampleLosses = Callable[..., Tensor]
 
 def as_list(name: str, closure: object) -> list[Closure]:
     """One closure, or one for each micro-batch, as a list; a ValueError that names the mistake otherwise."""
-    closures: list[Any] = list(closure) if isinstance(closure, Sequence) else [closure]
+    several = isinstance(closure, Sequence) and not isinstance(closure, str)
+    closures: list[Any] = list(closure) if several else [closure]  # type: ignore[call-overload]
     if not closures:
         raise ValueError(f"{name} is an empty list: give one closure for each micro-batch")
     for one in closures:
@@ -24,14 +31,91 @@ def as_list(name: str, closure: object) -> list[Closure]:
             raise ValueError(f"{name} must be a function or a list of functions, got {one!r}")
         if getattr(one, "_torchdynamo_orig_callable", None) is not None:
             raise ValueError(
-                f"{name} was compiled by torch.compile, and a compiled backward cannot see that the weights have "
-                "moved. Compile the model instead, and leave the closure plain"
+                f"{name} was compiled by torch.compile, which cannot trace the backward in it and what the optimizer "
+                "does around it. Compile the model instead, and leave the closure plain"
             )
     return closures
 
 
+def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
+    """All passes of a step, up to the combined gradient; returns the clean loss."""
+    run, two = loop.run, loop.due and loop.parts.direction.passes == 2
+    pairs = [(first, second)]
+    if loop.local:
+        if two and len(first) != len(second):
+            raise ValueError(f"{len(first)} ascent closures cannot be paired with {len(second)} closures")
+        pairs = [([a], [b]) for a, b in zip(first if two else second, second, strict=True)]
+    refresh_cost = 0.0
+    if loop.due and loop.parts.direction.refresh_due(loop.step):
+        refresh_cost = refresh(loop, lambda: call(loop, first)) / len(first if loop.local else [1])
+    losses: list[Any] = []
+    perturbed_losses: list[Any] = []
+    try:
+        for ascents, descents in pairs:
+            if two:
+                run.micro_batches = len(ascents)
+                with loop.first_pass(None, clear_consumed=False):
+                    losses.append(call(loop, ascents))
+            run.micro_batches = len(descents)
+            with loop.second_pass(None, clear_consumed=False):
+                perturbed_losses.append(call(loop, descents))
+    except BaseException:
+        loop.abandon()
+        raise
+    run.refresh_cost = refresh_cost
+    if losses:
+        run.seen["loss"] = as_scalar(mean(losses))
+    if losses or "rho" in run.seen:
+        run.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses))
+    else:  # one pass, and nothing was perturbed in it
+        run.seen["loss"] = as_scalar(mean(perturbed_losses))
+    return mean(losses or perturbed_losses)
+
+
+def call(loop: Loop, closures: list[Closure]) -> Any:
+    """Run the closures of one pass: their gradients add up, their losses are averaged."""
+    run, losses = loop.run, []
+    for number, closure in enumerate(closures):
+        last = number + 1 == len(closures)  # only the last backward of a pass need communicate
+        sync: AbstractContextManager[None] = nullcontext() if last else unsynchronised(loop.model)
+        outer, inner = run.carry, Carry(loop.trainable()) if number > 0 else None
+        try:
+            run.carry = inner or outer
+            with sync, torch.enable_grad():
+                losses.append(closure())
+            if inner is not None:
+                with torch.no_grad():
+                    inner.merge()
+        finally:
+            run.carry = outer
+            if inner is not None:
+                inner.close()
+    return mean(losses)
+
+
+def call_for_hooks(loop: Loop, closures: list[Closure]) -> Any:
+    """Frameworks count on their closure being called; the gradient that is ready must survive it."""
+    kept = [(p, p.grad) for p in loop.parameters()]
+    phase = loop.run.phase
+    statistics = None if loop.model is None else BatchStatistics(loop.model)
+    try:
+        loop.run.phase = Phase.IDLE
+        for parameter, _ in kept:
+            parameter.grad = None
+        with torch.enable_grad():
+            return mean([closure() for closure in closures])
+    finally:
+        loop.run.phase = phase
+        if statistics is not None:
+            statistics.restore()
+        for parameter, grad in kept:
+            parameter.grad = grad
+
+
 def mean(losses: Sequence[Any]) -> Any:
     """The mean of the losses of micro-batches; None if they return none."""
+    if len(losses) == 1:
+        return losses[0]
     if any(loss is None for loss in losses):
         return None
     return sum(losses[1:], start=losses[0]) / len(losses)

@@ -116,7 +116,7 @@ class gap(Combiner):  # noqa: N801
         if gh is None or hh is None:
             raise RuntimeError("gap needs <g, g_hat> and <g_hat, g_hat>")
         alpha = value_at(self.alpha, step)
-        return 1.0 + alpha * torch.where(hh > 0, gh / hh, 0.0), -alpha
+        return 1.0 + alpha * torch.where(hh == 0, 0.0, gh / hh), -alpha
 
     def __repr__(self) -> str:
         return f"gap({self.alpha!r})"

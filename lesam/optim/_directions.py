@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ class Ascent:
     space: Space
     memory: Memory
     g: Vector | None  # None in a one-pass step
-    g_norm: Tensor
+    g_norm: Tensor | None
     base: torch.optim.Optimizer
 
 
@@ -163,7 +164,7 @@ class TopEigenvector(Direction):
         if not any(memory.knows("eigenvector", p) for p in space.parameters):
             return g
         v = memory.recall("eigenvector", space)
-        g_norm, g_v = ascent.g_norm, space.dot(g, v, memory.scratch("direction"))
+        g_norm, g_v = _given(ascent.g_norm), space.dot(g, v, memory.scratch("direction"))
         if self.form == "top":
             space.copy_(out, v)
             space.scale_(out, g_v.sign())
@@ -278,7 +279,10 @@ class Stale(Direction):
         space.copy_(memory.draft("stale gradient", space), g_hat)
 
 
-def _given(g: Vector | None) -> Vector:
-    if g is None:
+Something = TypeVar("Something")
+
+
+def _given(value: Something | None) -> Something:
+    if value is None:
         raise RuntimeError("this direction needs the gradient at w, and this step has none")
-    return g
+    return value

@@ -8,22 +8,31 @@ version of ``p.grad`` tell, without looking at a value, what happened to it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
 class Accumulations:
-    """Counts how often a backward has added to the gradient of one parameter, the probe."""
+    """Counts how often a backward has added to the gradient of each parameter."""
 
-    def __init__(self, probe: Tensor) -> None:
-        self.count = 0
-        self.remove: Callable[[], None] = probe.register_post_accumulate_grad_hook(self._add).remove  # type: ignore[no-untyped-call]
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.counts: Counter[Tensor] = Counter()
+        self._hooks: list[Any] = []
+        # Distributed wrappers write gradients themselves, so there versions do not count backwards only.
+        if not dist.is_initialized():
+            self._hooks = [p.register_post_accumulate_grad_hook(self._add) for p in parameters]  # type: ignore[no-untyped-call]
 
-    def _add(self, _: Tensor) -> None:
-        self.count += 1
+    def _add(self, parameter: Tensor) -> None:
+        self.counts[parameter] += 1
+
+    def close(self) -> None:
+        """Stop counting."""
+        while self._hooks:
+            self._hooks.pop().remove()
 
 
 class Carry:
@@ -31,14 +40,13 @@ class Carry:
 
     With ``opt.zero_grad()`` (which then does nothing) the backward adds to the held tensors in place, at no cost in
     memory. Clearing by ``p.grad = None`` is mended by :meth:`merge`, since the held tensors stay alive here. Zeroing
-    the held tensors in place loses them; it is noticed, and is an error.
+    the held tensors in place loses them; that is noticed, and is an error.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.held = {p: p.grad for p in parameters if p.grad is not None}
         self.versions = {p: grad._version for p, grad in self.held.items()}
-        self.probe = next(iter(self.held), None)
-        self.accumulations = None if self.probe is None else Accumulations(self.probe)
+        self.accumulations = Accumulations(self.held)
 
     def touched(self) -> bool:
         """Whether a held tensor has been added to, or replaced."""
@@ -46,29 +54,27 @@ class Carry:
 
     def close(self) -> None:
         """Stop watching."""
-        if self.accumulations is not None:
-            self.accumulations.remove()
+        self.accumulations.close()
 
     def merge(self) -> None:
         """Leave the sum of what was held and what the pass computed in ``.grad``, in the held tensors."""
         self.close()
-        if self._zeroed_in_place():
+        if self._changed_in_place():
             raise RuntimeError(
-                "the gradients were zeroed in place in a pass that adds to them. Clear them with opt.zero_grad(), "
-                "which knows about this, or with zero_grad(set_to_none=True)"
+                "the gradients were changed in place (zeroed, or clipped) in a pass that adds to them. Clear them with "
+                "opt.zero_grad(), which knows about this, or zero_grad(set_to_none=True); clip with max_norm="
             )
         for parameter, grad in self.held.items():
             new = parameter.grad
             if new is not None and new is not grad:
+                if grad._version != self.versions[parameter]:
+                    continue  # replaced after the backward had added to it: the replacement holds the sum already
                 grad.add_(new)
             parameter.grad = grad
 
-    def _zeroed_in_place(self) -> bool:
-        probe, counted = self.probe, self.accumulations
-        # Distributed wrappers write gradients themselves, so there versions do not count backwards only.
-        if probe is None or counted is None or probe.grad is not self.held[probe] or dist.is_initialized():
-            return False
-        return self.held[probe]._version - self.versions[probe] > counted.count
+    def _changed_in_place(self) -> bool:
+        counts = self.accumulations.counts
+        return any(p.grad is grad and 0 < counts[p] < grad._version - self.versions[p] for p, grad in self.held.items())
 
 
 class EntryCheck:
@@ -79,18 +85,18 @@ class EntryCheck:
         if self.probe is not None and self.probe.grad is not None:
             self.grad = self.probe.grad
             self.version = self.grad._version
-            self.accumulations = Accumulations(self.probe)
+            self.accumulations = Accumulations([self.probe])
 
     def close(self) -> None:
         """Stop watching."""
         if self.probe is not None:
-            self.accumulations.remove()
+            self.accumulations.close()
 
     def left_over(self) -> bool:
         """Whether the pass added to (or left alone) what was there."""
         if self.probe is None or self.probe.grad is not self.grad or dist.is_initialized():
             return False
-        return self.grad._version - self.version <= self.accumulations.count
+        return self.grad._version - self.version <= self.accumulations.counts[self.probe]
 
 
 class Consumed:
@@ -114,14 +120,3 @@ def clear(parameters: Iterable[Tensor]) -> None:
     """Drop the gradients."""
     for parameter in parameters:
         parameter.grad = None
-
-
-def require_dense(parameters: Iterable[Tensor]) -> None:
-    """Refuse gradients without a dense layout."""
-    for parameter in parameters:
-        grad = parameter.grad
-        if grad is not None and grad.layout is not torch.strided:
-            raise RuntimeError(
-                f"a parameter of shape {tuple(parameter.shape)} has a {grad.layout} gradient; sharpness-aware steps "
-                "need dense ones (for nn.Embedding: sparse=False), or leave it out of this optimizer"
-            )

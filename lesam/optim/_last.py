@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+Seen = Tensor | float | Callable[[], Tensor]
 FIELDS = ("loss", "perturbed_loss", "grad_norm", "slope", "rho", "sigma", "capped", "cost")
 
 
@@ -24,33 +25,33 @@ class Last(Mapping[str, Tensor]):
     ``cost``                  passes really spent
     ========================  =====================================================================
 
-    Reading a value (``float(opt.last.rho)``) waits for the device; keeping the tensor does not.
+    Each is an attribute and an item. Reading a value (``float(opt.last.rho)``) waits for the device; keeping the tensor
+    does not.
 
     Example:
-        >>> last = Last(rho=torch.tensor(0.5))
-        >>> last.rho, last["rho"], bool(last.loss.isnan())
-        (tensor(0.5000), tensor(0.5000), True)
+        >>> last = Last({"rho": torch.tensor(0.5), "sigma": 0.3})
+        >>> last.rho, last["sigma"], bool(last.loss.isnan())
+        (tensor(0.5000), tensor(0.3000), True)
     """
 
-    loss: Tensor
-    perturbed_loss: Tensor
-    grad_norm: Tensor
-    slope: Tensor
-    rho: Tensor
-    sigma: Tensor
-    capped: Tensor
-    cost: Tensor
-
-    def __init__(self, **values: Tensor) -> None:
-        missing = torch.full((), float("nan"), device=next((v.device for v in values.values()), None))
-        for name in FIELDS:
-            setattr(self, name, values.get(name, missing))
+    def __init__(self, seen: Mapping[str, Seen], like: Tensor | None = None) -> None:
+        # Numbers become tensors (of the device and dtype of `like`) when somebody asks: most steps are never looked at.
+        self._seen, self._like = dict(seen), torch.zeros(()) if like is None else like
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in FIELDS:
             raise KeyError(name)
-        value: Tensor = getattr(self, name)
-        return value
+        value = self._seen.get(name, float("nan"))
+        if callable(value):
+            value = value()
+        if isinstance(value, Tensor):
+            return value if value.is_floating_point() else value.to(self._like.dtype)
+        return torch.full_like(self._like, value)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name in FIELDS:
+            return self[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; it has {', '.join(FIELDS)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(FIELDS)

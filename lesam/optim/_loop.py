@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import _checkpoint
+from . import _checkpoint, _checks
 from ._arithmetic import Space, Vector
 from ._climb import Climb, Parts, climb
 from ._directions import Ascent
-from ._gradients import Consumed, EntryCheck, clear, require_dense
-from ._last import Last
+from ._gradients import Consumed, EntryCheck, clear
+from ._last import Last, Seen
 from ._memory import Memory
 from ._mixing import Mixing
-from ._passes import BatchStatistics, RandomState, evaluated, normalizers, unsynchronised, without_gradient
+from ._passes import BatchStatistics, RandomState, unsynchronised, without_gradient
 from ._run import Phase, Run
 from .schedules import Predicate
 
@@ -43,6 +43,7 @@ class Loop:
 
     @property
     def step(self) -> int:
+        """Steps taken so far."""
         return _checkpoint.step_count(self.base)
 
     @property
@@ -50,10 +51,16 @@ class Loop:
         """Whether the coming step is a sharpness-aware one."""
         return self.when is None or bool(self.when(self.step))
 
+    def parameters(self) -> list[Tensor]:
+        """All that the base optimizer has, frozen ones included."""
+        return [p for group in self.base.param_groups for p in group["params"]]
+
     def trainable(self) -> list[Tensor]:
-        return [p for group in self.base.param_groups for p in group["params"] if p.requires_grad]
+        """Those that can have a gradient."""
+        return [p for p in self.parameters() if p.requires_grad]
 
     def perturbable(self) -> list[Tensor]:
+        """Those that can be perturbed."""
         return self.trainable() if self.perturb is None else [p for p in self.perturb if p.requires_grad]
 
     def prepare(self) -> Space:
@@ -64,70 +71,16 @@ class Loop:
         self.memory.prepare(trainable, perturbable)
         return self.memory.space("perturbable", perturbable)
 
+    def _with_gradient(self, role: str) -> Space:
+        return self.memory.space(role, [p for p in self.trainable() if p.grad is not None])
+
     def _subset(self) -> list[bool]:
-        perturbable = self.perturbable()
+        count = len(self.perturbable())
         if self.parts.subset is None or not self.due:
-            return [True] * len(perturbable)
-        return self.parts.subset.mask(len(perturbable), self.step)
+            return [True] * count
+        return self.parts.subset.mask(count, self.step)
 
-    # ------------------------------------------------------------------ pass one
-
-    @contextmanager
-    def first_pass(self, scaler: Any, clear_consumed: bool) -> Iterator[None]:
-        """Around the backward at ``w``."""
-        run = self.run
-        run.expect("clean()", Phase.IDLE, Phase.READY)
-        space = self.prepare()
-        self._refuse_local_without_model(space)
-        self._start_pair(clear_consumed)
-        run.scaler, run.zeroed = _enabled(scaler), False
-        if run.statistics is None and self.model is not None:
-            run.statistics = BatchStatistics(self.model)
-        run.random = RandomState(kind.device for kind in space.kinds) if self.replay_rng else None
-        run.phase = Phase.CLEAN
-        entry = EntryCheck(self.trainable())
-        try:
-            with ExitStack() as stack:
-                if self.local:
-                    stack.enter_context(unsynchronised(self.model))
-                stack.enter_context(without_gradient(self._truncated(space)))
-                yield
-            self._check_first(entry)
-        except BaseException:
-            self.abandon()
-            raise
-        finally:
-            entry.close()
-        self._divide("first gradients")
-        run.phase = Phase.CLEANED
-
-    def _start_pair(self, clear_consumed: bool) -> None:
-        """Deal with what an earlier pass or step left in ``.grad``."""
-        run = self.run
-        if run.phase is Phase.READY and self.local:
-            self._set_aside()
-        elif run.phase is Phase.READY:  # that step was never taken
-            self.memory.discard()
-            clear(self.trainable())
-            run.reset()
-        elif clear_consumed and run.consumed is not None and run.consumed.still_there():
-            clear(self.trainable())
-
-    def _check_first(self, entry: EntryCheck) -> None:
-        with_gradient = [p for p in self.trainable() if p.grad is not None]
-        if not with_gradient:
-            raise RuntimeError("the first pass left no gradient: call backward() on the loss in it")
-        require_dense(with_gradient)
-        self._check_entry(entry)
-
-    def _check_entry(self, entry: EntryCheck) -> None:
-        if not self.run.zeroed and entry.left_over():
-            raise RuntimeError(
-                "gradients were already there when the pass began, and it added to them, so that the step would be "
-                "that of the sum. Call opt.zero_grad() at the start of the closure, or before the first pass"
-            )
-
-    def _truncated(self, space: Space) -> list[Tensor]:
+    def _truncated(self) -> list[Tensor]:
         """Tensors whose clean gradient nobody needs: the backward is cut short there.
 
         Not where several processes exchange gradients in this pass, since they wait for all of them.
@@ -137,7 +90,50 @@ class Loop:
         mask = self._subset()
         if needed or not alone or not any(mask):
             return []
-        return [p for p, taken in zip(space.parameters, mask, strict=True) if not taken]
+        return [p for p, taken in zip(self.perturbable(), mask, strict=True) if not taken]
+
+    # ------------------------------------------------------------------ pass one
+
+    @contextmanager
+    def first_pass(self, scaler: Any, clear_consumed: bool) -> Iterator[None]:
+        """Around the backward at ``w``."""
+        run = self.run
+        run.expect("clean()", Phase.IDLE, Phase.READY)
+        space = self.prepare()
+        if self.local:
+            _checks.local_perturbation(space, self.model)
+        self._start_pair(clear_consumed)
+        run.phase, run.scaler, run.zeroed = Phase.CLEAN, _enabled(scaler), False
+        entry = EntryCheck(self.trainable())
+        try:
+            if run.statistics is None and self.model is not None:
+                run.statistics = BatchStatistics(self.model)
+            run.random = RandomState(kind.device for kind in space.kinds) if self.replay_rng else None
+            with ExitStack() as stack:
+                if self.local:
+                    stack.enter_context(unsynchronised(self.model))
+                stack.enter_context(without_gradient(self._truncated()))
+                yield
+            _checks.some_gradient(self.trainable(), "first pass")
+            _checks.dense_gradients(self.trainable())
+            _checks.cleared(entry, run.zeroed)
+            self._divide("first gradients")
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            entry.close()
+        run.phase = Phase.CLEANED
+
+    def _start_pair(self, clear_consumed: bool) -> None:
+        """Deal with what an earlier pass or step left in ``.grad``."""
+        run = self.run
+        if run.phase is Phase.READY and self.local:
+            self._set_aside()
+        elif run.phase is Phase.READY:  # that step was never taken
+            self.abandon()
+        elif clear_consumed and run.consumed is not None and run.consumed.still_there():
+            clear(self.parameters())
 
     # ------------------------------------------------------------------ pass two
 
@@ -146,51 +142,51 @@ class Loop:
         """Around the backward at ``w + eps``: the weights are back, bit for bit, however it is left."""
         run = self.run
         run.expect("perturbed()", Phase.IDLE, Phase.CLEANED, Phase.READY)
-        space = self.prepare()
-        due, two = self.due, run.phase is Phase.CLEANED or (self.due and self.parts.direction.passes == 2)
+        space, due = self.prepare(), self.due
+        two = run.phase is Phase.CLEANED or (due and self.parts.direction.passes == 2)
         if run.phase is not Phase.CLEANED:
-            self._start_bare(space, scaler, two, clear_consumed)
-        if run.scaler is not _enabled(scaler):
+            self._start_bare(space, _enabled(scaler), two, clear_consumed)
+        elif run.scaler is not _enabled(scaler):
             raise RuntimeError("clean() and perturbed() must be given the same scaler, and scaler.step(opt) be called")
-        mixing = (
-            Mixing(self.parts.combine, self.memory, self.step) if due and two else Mixing.plain(self.memory, self.step)
-        )
-        after_first = None if self.model is None else BatchStatistics(self.model)
-        if run.statistics is None:
-            run.statistics = after_first
-        participants: Space | None = None
         entry = EntryCheck([] if two else self.trainable())
+        perturbed: Space | None = None
         run.phase, run.zeroed = Phase.PERTURBED, False
         try:
+            combine = self.parts.combine if due and two else None
+            mixing = Mixing(combine, self.memory, self.step, self._scale() if two else 1.0)
+            after_first = None if self.model is None else BatchStatistics(self.model)
+            run.statistics = run.statistics or after_first
+            climbed: Climb | None = None
             with torch.no_grad():
                 if two:
                     self._unscale_first()
                     mixing.keep([p for p in self.trainable() if p.grad is not None])
-                climbed = self._plan(mixing, two) if due else None
-                if climbed is not None:
-                    ascent, perturbation = climbed
-                    backup = self.memory.scratch("backup").vector(ascent.space)
-                    ascent.space.copy_(backup, ascent.space.weights())
-                    participants = ascent.space
-                    ascent.space.add_(
-                        ascent.space.weights(), perturbation.u, perturbation.coefficient, skip=perturbation.skip
-                    )
+                ascent = self._ascent(two) if due else None
+                if ascent is not None:
+                    keep = mixing.adds_in_place or bool(self.parts.direction.remembers)
+                    climbed = climb(self.parts, ascent, keep_gradient=keep)
+                    weights = ascent.space.weights()
+                    ascent.space.copy_(self.memory.scratch("backup").vector(ascent.space), weights)
+                    perturbed = ascent.space
+                    perturbed.add_(weights, climbed.u, climbed.coefficient, skip=climbed.skip)
                     self.parts.direction.learn_before(ascent)
-                    self._note(ascent, perturbation)
+                    self._note(ascent, climbed)
                 if two:
-                    run.carry = mixing.hand_over(self.trainable(), self._scale() * run.micro_batches)
+                    run.carry = mixing.hand_over(
+                        self.parameters(), run.micro_batches, None if climbed is None else climbed.skip
+                    )
             with ExitStack() as stack:
                 if run.random is not None and two:
                     stack.enter_context(run.random.replayed())
                 yield
             with torch.no_grad():
-                self._restore(participants)
-                participants = None
+                self._restore(perturbed)
+                perturbed = None
                 self._finish(mixing, climbed)
-            self._check_entry(entry)
+            _checks.cleared(entry, run.zeroed)
         except BaseException:
             with torch.no_grad():
-                self._restore(participants)
+                self._restore(perturbed)
             self.abandon()
             raise
         finally:
@@ -202,31 +198,17 @@ class Loop:
 
     def _start_bare(self, space: Space, scaler: Any, two: bool, clear_consumed: bool) -> None:
         """A perturbed pass that no clean() came before: a one-pass step, or a bare backward as pass one."""
-        run = self.run
-        if self.parts.samples is not None and self.parts.samples.gamma < 1 and self.due:
-            raise RuntimeError(f"{self.parts.samples!r} chooses samples by their losses: use step(sample_losses=fn)")
-        if not two:
-            self._refuse_local_without_model(space)
+        if two:
+            _checks.bare_pass(self)
+            _checks.dense_gradients(self.trainable())
+        else:
+            if self.local:
+                _checks.local_perturbation(space, self.model)
             self._start_pair(clear_consumed)
-        elif run.phase is Phase.READY:
-            raise RuntimeError(
-                "perturbed() was called twice without a first pass between. Use `with opt.clean():` for it, and "
-                "opt.step() after each pair (or, for several local pairs, clean() in each)"
-            )
-        elif run.consumed is not None and run.consumed.still_there():
-            raise RuntimeError(
-                "the gradients of the last step are still there: call opt.zero_grad() before the first pass, or run "
-                "it inside `with opt.clean():`, which does that"
-            )
-        elif all(p.grad is None for p in self.trainable()):
-            raise RuntimeError("perturbed() found no gradient: run the first pass (loss.backward()) before it")
-        elif self.local and isinstance(self.model, nn.parallel.DistributedDataParallel):
-            raise RuntimeError('perturbation="local" needs the first pass inside `with opt.clean():`')
-        require_dense(self.trainable())
-        run.scaler = _enabled(scaler)
+        self.run.scaler = scaler
 
-    def _plan(self, mixing: Mixing, two: bool) -> tuple[Ascent, Climb] | None:
-        """The perturbation of this step, or None if nothing takes part in it."""
+    def _ascent(self, two: bool) -> Ascent | None:
+        """What the direction may look at, or None if no parameter takes part in this step."""
         direction, memory, base = self.parts.direction, self.memory, self.base
         chosen = zip(self.perturbable(), self._subset(), strict=True)
         members = [p for p, taken in chosen if taken and direction.takes_part(p, memory, base)]
@@ -234,52 +216,48 @@ class Loop:
             return None
         space = memory.space("participants", members)
         g: Vector | None = space.gradients() if two else None
-        g_norm = space.scalar(float("nan")) if g is None else space.norm(g)
-        ascent = Ascent(self.step, space, memory, g, g_norm, base)
-        keep = mixing.adds_in_place or bool(direction.remembers)
-        return ascent, climb(self.parts, ascent, keep_gradient=keep)
+        g_norm = None if g is None else space.norm(g)
+        return Ascent(self.step, space, memory, g, g_norm, base)
 
     def _restore(self, space: Space | None) -> None:
         if space is not None:
             space.copy_(space.weights(), self.memory.scratch("backup").vector(space))
 
-    def _finish(self, mixing: Mixing, climbed: tuple[Ascent, Climb] | None) -> None:
-        """Weights are back: check, combine, learn."""
+    def _finish(self, mixing: Mixing, climbed: Climb | None) -> None:
+        """Weights are back: check, learn, combine."""
         run = self.run
         carried, run.carry = run.carry, None
         if carried is not None:
-            if not carried.touched() and set(carried.held) >= {p for p in self.trainable() if p.grad is not None}:
-                carried.close()
-                raise RuntimeError("the second pass left no gradient: call backward() on the loss in it")
-            carried.merge()
-        with_gradient = [p for p in self.trainable() if p.grad is not None]
-        if not with_gradient:
-            raise RuntimeError("the second pass left no gradient: call backward() on the loss in it")
-        require_dense(with_gradient)
+            carried.close()
+            if not carried.touched() and all(p.grad is None or p in carried.held for p in self.trainable()):
+                clear(self.parameters())  # nothing was added to what was carried
+            else:
+                carried.merge()
+        _checks.some_gradient(self.trainable(), "second pass")
+        _checks.dense_gradients(self.trainable())
         self._divide("second gradients")
-        if self.due and self.parts.direction.remembers:
-            seen = [p for p in self.perturbable() if p.grad is not None]
-            if seen:
-                space = self.memory.space("teachers", seen)
-                self.parts.direction.learn_after(space, self.memory, space.gradients())
+        teachers = [p for p in self.perturbable() if p.grad is not None]
+        if self.due and self.parts.direction.remembers and teachers:
+            space = self.memory.space("teachers", teachers)
+            self.parts.direction.learn_after(space, self.memory, space.gradients())
         mixing.mix(self.trainable())
         if run.scaler is not None and climbed is not None:
             # An overflow in pass one must reach the scaler, whatever pass two made of it.
-            first = self.memory.space("second gradients", with_gradient).gradients()[0][0]
-            first.mul_(torch.where(climbed[1].skip.to(first.device) > 0, float("nan"), 1.0))
+            first = self._with_gradient("second gradients").gradients()[0][0]
+            first.mul_(torch.where(climbed.skip.to(first.device) > 0, float("nan"), 1.0))
 
     # ------------------------------------------------------------------ scale and number
 
     def _divide(self, role: str) -> None:
         """From a sum over micro-batches to their mean."""
         if self.run.micro_batches > 1:
-            space = self.memory.space(role, [p for p in self.trainable() if p.grad is not None])
+            space = self._with_gradient(role)
             with torch.no_grad():
                 space.scale_(space.gradients(), 1.0 / self.run.micro_batches)
 
     def _unscale_first(self) -> None:
         if self.run.scaler is not None:
-            space = self.memory.space("first gradients", [p for p in self.trainable() if p.grad is not None])
+            space = self._with_gradient("first gradients")
             space.scale_(space.gradients(), 1.0 / self._scale())
 
     def _scale(self) -> Any:
@@ -313,7 +291,7 @@ class Loop:
         self._set_aside()
         for parameter, total in self.run.set_aside.items():
             parameter.grad = total
-        space = self.memory.space("second gradients", list(self.run.set_aside))
+        space = self._with_gradient("second gradients")
         space.scale_(space.gradients(), 1.0 / self.run.pairs)
 
     # ------------------------------------------------------------------ the end of a step
@@ -322,33 +300,29 @@ class Loop:
     def take(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         """The base step, and with it everything drafted on the way."""
         run = self.run
-        if (run.scaler is None) != (found_inf is None):
-            given, called = ("with", "opt.step()") if found_inf is None else ("without", "scaler.step(opt)")
-            raise RuntimeError(
-                f"perturbed() was called {given} a scaler, and then {called}: give the scaler to clean() and "
-                "perturbed() and step with scaler.step(opt), or use it nowhere"
-            )
+        _checks.same_scaler(run.scaler, found_inf)
         if found_inf is not None and bool(found_inf > 0):  # the scaler itself waits for this value
             self.abandon()
             return
-        if run.pairs:
-            self._bring_back()
-        space = self.memory.space("second gradients", [p for p in self.trainable() if p.grad is not None])
-        if scale is not None:
-            space.scale_(space.gradients(), 1.0 / scale)
-        if self.max_norm is not None:
-            norm = space.norm(space.gradients())
-            space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.base.step()
+        try:
+            if run.pairs:
+                self._bring_back()
+            space = self._with_gradient("second gradients")
+            if scale is not None:
+                space.scale_(space.gradients(), 1.0 / scale)
+            if self.max_norm is not None:
+                norm = space.norm(space.gradients())
+                space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+            self.base.step()
+        except BaseException:
+            self.abandon()
+            raise
         self.memory.commit()
         _checkpoint.set_step_count(self.base, self.step + 1)
-        run.last = Last(**run.seen, cost=space.scalar(run.cost / max(run.pairs, 1) + run.refresh_cost))
-        run.consumed = Consumed(self.trainable())
+        cost = run.cost / max(run.pairs, 1) + run.refresh_cost
+        run.last = Last({**run.seen, "cost": cost}, like=space.like)
+        run.consumed = Consumed(self.parameters())
         run.reset()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Copies and pickles start between steps."""
-        return {**self.__dict__, "run": Run()}
 
     def abandon(self) -> None:
         """None of the step: drafts, BatchNorm statistics and gradients go."""
@@ -357,84 +331,28 @@ class Loop:
         if self.run.carry is not None:
             self.run.carry.close()
         self.memory.discard()
-        clear(self.trainable())
+        clear(self.parameters())
         self.run.reset()
 
-    def _note(self, ascent: Ascent, perturbation: Climb) -> None:
-        seen = {
-            "grad_norm": ascent.g_norm,
-            "rho": perturbation.rho,
-            "sigma": perturbation.sigma,
-            "capped": perturbation.capped,
-        }
-        if perturbation.slope is not None:
-            seen["slope"] = perturbation.slope
-        self.run.seen.update(seen)
+    def _note(self, ascent: Ascent, climbed: Climb) -> None:
+        """Remember what ``opt.last`` will tell."""
+        values: dict[str, Seen | None] = {"grad_norm": ascent.g_norm, "slope": climbed.slope, "rho": climbed.rho}
+        self.run.seen.update({name: value for name, value in values.items() if value is not None})
+        self.run.seen.update(sigma=climbed.sigma, capped=climbed.capped)
 
     def _cost(self, two: bool) -> float:
         """Passes spent, a forward counted as a third of one and each half of a backward as another."""
         if not two:
             return 1.0
-        space = self.memory.space("perturbable", self.perturbable())
-        truncated = sum(p.numel() for p in self._truncated(space)) / max(1, sum(p.numel() for p in space.parameters))
+        all_of_it = sum(p.numel() for p in self.perturbable())
+        truncated = sum(p.numel() for p in self._truncated()) / max(1, all_of_it)
         samples = self.parts.samples
         second = 1.0 if samples is None or samples.gamma == 1.0 else 1 / 3 + samples.gamma
         return 1.0 - truncated / 3 + second
 
-    # ------------------------------------------------------------------ refresh
-
-    @torch.no_grad()
-    def refresh(self, call: Callable[[], Any]) -> float:
-        """Let the direction draft new values from gradients near ``w``; returns the passes it took."""
-        self.run.expect("refresh()", Phase.IDLE)
-        space, trainable = self.prepare(), self.trainable()
-        weights, backup = space.weights(), self.memory.scratch("backup").vector(space)
-        start = RandomState(kind.device for kind in space.kinds)
-        calls = 0
-
-        def gradient(v: Vector, h: float) -> Vector:
-            nonlocal calls
-            calls += 1
-            space.copy_(weights, backup)
-            space.add_(weights, v, h)
-            clear(trainable)
-            with start.replayed(), torch.enable_grad():
-                call()
-            if all(p.grad is None for p in trainable):
-                raise RuntimeError("the closure left no gradient: call backward() on the loss in it")
-            require_dense(trainable)
-            for parameter in space.parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            return space.gradients()
-
-        statistics = None if self.model is None else BatchStatistics(self.model)
-        space.copy_(backup, weights)
-        try:
-            with evaluated([] if self.model is None else normalizers(self.model)):
-                self.parts.direction.refresh(space, self.memory, gradient)
-        except BaseException:
-            self.memory.discard()
-            raise
-        finally:
-            space.copy_(weights, backup)
-            clear(trainable)
-            if statistics is not None:
-                statistics.restore()
-        return float(calls)
-
-    def _refuse_local_without_model(self, space: Space) -> None:
-        if not self.local:
-            return
-        if any(kind.shard_groups for kind in space.kinds):
-            raise RuntimeError(
-                'perturbation="local" cannot be used with sharded parameters (FSDP): every worker holds only a part of '
-                'each gradient, so there is no perturbation of its own. Use perturbation="global"'
-            )
-        if self.model is None and dist.is_initialized() and dist.get_world_size() > 1:
-            raise RuntimeError(
-                'perturbation="local" with several processes needs model=, to run pass one unsynchronised'
-            )
+    def __getstate__(self) -> dict[str, object]:
+        """Copies and pickles start between steps."""
+        return {**self.__dict__, "run": Run()}
 
 
 def _enabled(scaler: Any) -> Any:

@@ -6,12 +6,14 @@ Until then the kept values are untouched, so an exception, a skipped step or a d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ._arithmetic import Scratch, Space, Vector, copy_all_
+
+KNOWN = "_known"
 
 
 class Memory:
@@ -100,13 +102,23 @@ class Memory:
 
     # ------------------------------------------------------------------ saving
 
+    def saved(self, parameter: Tensor) -> dict[str, Tensor]:
+        """What to save for ``parameter``: each buffer, and whether a step has written it."""
+        entries: dict[str, Tensor] = {}
+        for name, kept in self.kept.items():
+            if parameter in kept:
+                entries[name] = kept[parameter]
+                entries[name + KNOWN] = torch.tensor(float(parameter in self._known.get(name, ())))
+        return entries
+
     @torch.no_grad()
-    def load(self, name: str, parameter: Tensor, value: Tensor, known: bool) -> None:
-        """Put a saved value back, on the parameter's device and in its dtype."""
-        self.allocate(name, [parameter])
-        copy_all_([self.kept[name][parameter]], [value])
-        if known:
-            self._known.setdefault(name, set()).add(parameter)
+    def load(self, parameter: Tensor, entries: Mapping[str, Tensor]) -> None:
+        """Put saved buffers back, on the parameter's device and in its dtype."""
+        for name in (name for name in entries if not name.endswith(KNOWN)):
+            self.allocate(name, [parameter])
+            copy_all_([self.kept[name][parameter]], [entries[name]])
+            if bool(entries.get(name + KNOWN, 1.0)):
+                self._known.setdefault(name, set()).add(parameter)
 
     def forget(self) -> None:
         """Drop everything remembered, as before loading a checkpoint."""

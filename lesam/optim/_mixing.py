@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ._climb import not_finite
 from ._combiners import Coefficient, Combiner, perturbed
 from ._gradients import Carry, clear
 from ._memory import Memory
@@ -20,19 +21,17 @@ class Mixing:
     Where ``b`` is zero, ``g`` is dropped.
     """
 
-    def __init__(self, combine: Combiner, memory: Memory, step: int) -> None:
+    def __init__(self, combine: Combiner | None, memory: Memory, step: int, scale: float | Tensor = 1.0) -> None:
+        combine = perturbed if combine is None else combine
+        self.scale = scale  # of the second backward's gradients, by a loss scaler; the first are unscaled by now
         self.combine, self.memory, self.step = combine, memory, step
         constant = combine.constant(step)
         self.constant = constant
         self.adds_in_place = constant is not None and constant[1] != 0.0
         self.copies = constant is None and combine.mixes_gradient
         self.gg: Tensor | None = None
+        self.a: Tensor | None = None  # stands in for the constant where the first gradient may not be finite
         self.first: list[Tensor] = []  # parameters that got a gradient in the first pass
-
-    @classmethod
-    def plain(cls, memory: Memory, step: int) -> Mixing:
-        """The mixing of a step that takes the second gradient as it is."""
-        return cls(perturbed, memory, step)
 
     def keep(self, parameters: Sequence[Tensor]) -> None:
         """Look at ``g`` in the ``.grad`` fields of ``parameters``, and copy it if it has to be."""
@@ -45,25 +44,46 @@ class Mixing:
             if len(parameters) < len(buffer.space.parameters):
                 buffer.clear()
             space.copy_(buffer.vector(space), g)
+            if isinstance(self.scale, Tensor):
+                space.scale_(buffer.vector(space), self.scale)
 
-    def hand_over(self, trainable: Sequence[Tensor], factor: float | Tensor) -> Carry | None:
-        """Leave the ``.grad`` fields ready for the second backward, which sees gradients times ``factor``."""
+    def hand_over(self, parameters: Sequence[Tensor], micro_batches: int, skip: Tensor | None) -> Carry | None:
+        """Leave the ``.grad`` fields ready for the second backward, a sum over so many micro-batches.
+
+        Where ``skip`` is 1 the first gradient is not finite and nothing was perturbed: the two gradients are then the
+        same, and their mean goes to the base optimizer (``b < 0`` would turn its infinities into NaN).
+        """
         if not self.adds_in_place or self.constant is None:
-            clear(trainable)
+            clear(parameters)
             return None
         a, b = self.constant
-        space = self.memory.space("first gradients", [p for p in trainable if p.grad is not None])
-        space.scale_(space.gradients(), factor * (b / a))
-        return Carry(trainable)
+        space = self.memory.space("first gradients", self.first)
+        ratio: float | Tensor = b / a
+        if skip is not None:
+            ratio, self.a = ratio + skip * (1.0 - ratio), a + skip * (0.5 - a)
+        space.scale_(space.gradients(), self.scale * ratio * micro_batches)
+        return Carry(self.first)
 
     def mix(self, trainable: Sequence[Tensor]) -> None:
         """Turn what the second backward left in ``.grad`` into ``a * g_hat + b * g``."""
         a, b = self._coefficients(trainable)
+        a = a if self.a is None else self.a
+        skip: Tensor | None = None
+        if self.constant is None:
+            # A non-finite gradient goes to the base optimizer as it is: what then happens is the base's own affair.
+            a = self.memory.space("trainable", trainable).scalar(a)
+            skip = not_finite(a * b if isinstance(b, Tensor) else a)
+            a = a.nan_to_num(1.0, 1.0, 1.0)
         if self.copies:
-            self._add_kept(trainable, a, b)
-        elif isinstance(a, Tensor) or a != 1.0:
-            space = self.memory.space("second gradients", [p for p in trainable if p.grad is not None])
+            for parameter in self.first:
+                if parameter.grad is None:  # seen by the first pass only: its g_hat is zero
+                    parameter.grad = torch.zeros_like(parameter)
+        space = self.memory.space("second gradients", [p for p in trainable if p.grad is not None])
+        if isinstance(a, Tensor) or a != 1.0:
             space.scale_(space.gradients(), a)
+        if self.copies:
+            kept = self.memory.scratch("gradient", covering="trainable").vector(space)
+            space.add_(space.gradients(), kept, b, skip)
 
     def _coefficients(self, trainable: Sequence[Tensor]) -> tuple[Coefficient, Coefficient]:
         if self.constant is not None:
@@ -75,17 +95,7 @@ class Mixing:
         if "gh" in products:
             g = self.memory.scratch("gradient", covering="trainable").vector(space)
             gh = space.dot(g, g_hat, self.memory.product())
-        a, b = self.combine.coefficients(gg, gh, hh, self.step)
-        # A non-finite gradient goes to the base optimizer as it is: what then happens is the base's own affair.
-        finite = torch.isfinite(space.scalar(a)) & torch.isfinite(space.scalar(b))
-        return torch.where(finite, space.scalar(a), 1.0), torch.where(finite, space.scalar(b), 0.0)
-
-    def _add_kept(self, trainable: Sequence[Tensor], a: Coefficient, b: Coefficient) -> None:
-        buffer = self.memory.scratch("gradient", covering="trainable")
-        for parameter in self.first:
-            if parameter.grad is None:  # seen by the first pass only: its g_hat is zero
-                parameter.grad = torch.zeros_like(parameter)
-        space = self.memory.space("second gradients", [p for p in trainable if p.grad is not None])
-        g_hat = space.gradients()
-        space.scale_(g_hat, a)
-        space.add_(g_hat, buffer.vector(space), b, skip=(space.scalar(b) == 0).to(torch.float32))
+        if isinstance(self.scale, Tensor):  # g_hat is scaled, and so is the kept g
+            unscale = 1.0 / space.scalar(self.scale).square()
+            gh, hh = (None if product is None else product * unscale for product in (gh, hh))
+        return self.combine.coefficients(gg, gh, hh, self.step)

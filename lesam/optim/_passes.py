@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._arithmetic import copy_all_
+from ._arithmetic import clone_all, copy_all_
 
 
 class RandomState:
@@ -60,8 +60,8 @@ def _random_module(device: torch.device) -> Any:
 class BatchStatistics:
     """A copy of a model's running statistics, to put back after a pass that should not have moved them.
 
-    Copies the buffers ``running_mean``, ``running_var`` and ``num_batches_tracked`` of every module that has them, so
-    any subclass or imitation of BatchNorm is covered, and neither mode nor momentum is touched.
+    Copies the buffers of every module that has a ``running_mean``, ``running_var`` or ``num_batches_tracked``, so any
+    subclass or imitation of BatchNorm is covered, and neither mode nor momentum is touched.
 
     Example:
         >>> norm = nn.BatchNorm1d(2)
@@ -75,24 +75,27 @@ class BatchStatistics:
     NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, model: nn.Module) -> None:
-        self.buffers: list[Tensor] = [buffer for module in normalizers(model) for buffer in _statistics(module)]
-        self.values = [torch.empty_like(buffer) for buffer in self.buffers]
-        copy_all_(self.values, self.buffers)
+        self.places = [
+            (module, name, buffer)
+            for module in normalizers(model)
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self.values = clone_all([buffer for _, _, buffer in self.places])
 
     def restore(self) -> None:
-        """Put the copied values back."""
+        """Put the copied values back, into the very tensors they came from."""
         with torch.no_grad():
-            copy_all_(self.buffers, self.values)
+            copy_all_([buffer for _, _, buffer in self.places], self.values)
+        for module, name, buffer in self.places:
+            if module._buffers[name] is not buffer:  # home-made modules assign a new tensor
+                module._buffers[name] = buffer
 
 
 def normalizers(model: nn.Module) -> list[nn.Module]:
     """The modules of ``model`` that keep running statistics."""
-    return [module for module in model.modules() if _statistics(module)]
-
-
-def _statistics(module: nn.Module) -> list[Tensor]:
-    found = (module._buffers.get(name) for name in BatchStatistics.NAMES)
-    return [buffer for buffer in found if buffer is not None]
+    names = BatchStatistics.NAMES
+    return [m for m in model.modules() if any(m._buffers.get(name) is not None for name in names)]
 
 
 @contextmanager

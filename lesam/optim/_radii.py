@@ -16,7 +16,7 @@ class Reach(NamedTuple):
 
     rho: Tensor | float
     sigma: float  # the loss budget; NaN where there is none
-    capped: Tensor | float  # 1 where the cap decided, 0 where it did not; NaN where there is none
+    capped: Tensor | float  # whether the cap decided; NaN where there is none
 
 
 class Radius(ABC):
@@ -70,7 +70,7 @@ class LossBudget(Radius):
     Example:
         >>> rho, sigma, capped = LossBudget(0.3, rho_max=0.2)(torch.tensor(3.0), step=0)
         >>> rho, sigma, capped
-        (tensor(0.1000), 0.3, tensor(0.))
+        (tensor(0.1000), 0.3, tensor(False))
     """
 
     needs_slope = True
@@ -87,7 +87,7 @@ class LossBudget(Radius):
         if self.rho_max is None:
             return Reach(distance * slope.sign(), sigma, 0.0)
         cap = value_at(self.rho_max, step)
-        return Reach(distance.clamp(max=cap) * slope.sign(), sigma, (distance >= cap).to(slope.dtype))
+        return Reach(distance.clamp(max=cap) * slope.sign(), sigma, distance >= cap)
 
     def __repr__(self) -> str:
         return f"LossBudget(sigma={self.sigma!r}, rho_max={self.rho_max!r})"

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ._gradients import Carry, Consumed
-from ._last import Last
+from ._last import Last, Seen
 from ._passes import BatchStatistics, RandomState
 
 
@@ -33,14 +32,14 @@ class Run:
     """One step under way."""
 
     phase: Phase = Phase.IDLE
-    last: Last = field(default_factory=Last)
+    last: Last = field(default_factory=lambda: Last({}))
     consumed: Consumed | None = None  # the gradient the last step used up
     zeroed: bool = False  # opt.zero_grad() was called in this pass
     carry: Carry | None = None  # gradients that the pass under way adds to
     scaler: Any = None  # the GradScaler given to the passes of this step
     random: RandomState | None = None  # before pass one
     statistics: BatchStatistics | None = None  # before pass one
-    seen: dict[str, Tensor] = field(default_factory=dict)  # for `last`
+    seen: dict[str, Seen] = field(default_factory=dict)  # for `last`
     cost: float = 0.0  # passes spent, over all pairs
     refresh_cost: float = 0.0
     micro_batches: int = 1  # closures whose gradients are summed in one pass
@@ -67,9 +66,8 @@ _REMEDY = {
 }
 
 
-def as_scalar(loss: object, device: torch.device) -> Tensor:
-    """A closure's return value as a 0-d tensor, without waiting for the device."""
+def as_scalar(loss: object) -> Tensor | float:
+    """A closure's return value as a number or a 0-d tensor without history."""
     if isinstance(loss, Tensor):
         return loss.detach().mean() if loss.ndim else loss.detach()
-    value = float(loss) if isinstance(loss, int | float) else float("nan")
-    return torch.full((), value, device=device)
+    return float(loss) if isinstance(loss, int | float) else float("nan")

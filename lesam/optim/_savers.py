@@ -22,6 +22,8 @@ class RandomSubset:
 
     def __init__(self, beta: float, seed: int = 0) -> None:
         self.beta = plain("beta", beta, 0.0, 1.0, open_low=True)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"seed must be a whole number, got {seed!r}")
         self.seed = seed
 
     def mask(self, tensors: int, step: int) -> list[bool]:

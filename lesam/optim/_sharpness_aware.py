@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import _checkpoint
+from . import _checkpoint, _checks
+from ._checkpoint import State
 from ._climb import Parts
-from ._closures import Closure, SampleLosses, SamplePasses, as_list, mean
+from ._closures import Closure, SampleLosses, SamplePasses, as_list, call, call_for_hooks, run_passes
 from ._combiners import Combiner, Custom, perturbed
 from ._directions import Direction, Gradient
-from ._gradients import Carry
 from ._last import Last
 from ._loop import Loop
 from ._metrics import Euclidean, Metric
-from ._passes import unsynchronised
 from ._radii import Fixed, Radius
-from ._run import Phase, as_scalar
+from ._refresh import refresh
+from ._run import Phase
 from ._savers import RandomSubset, TopSamples
 from .schedules import Predicate, plain
 
@@ -93,12 +93,14 @@ class SharpnessAware(torch.optim.Optimizer):
         perturbation: str = "global",
         max_norm: float | None = None,
     ) -> None:
-        _check_base(base)
+        _checks.usable_base(base)
+        if isinstance(base, SharpnessAware):
+            raise ValueError(f"base is {type(base).__name__}, itself sharpness-aware: wrap its own base instead")
         parts = Parts(
             direction=Gradient() if direction is None else direction,
             metric=Euclidean() if metric is None else metric,
             radius=Fixed(0.05) if radius is None else radius,
-            combine=combine if isinstance(combine, Combiner) or not callable(combine) else Custom(combine),
+            combine=_combiner(combine),
             subset=subset,
             samples=samples,
         )
@@ -115,7 +117,7 @@ class SharpnessAware(torch.optim.Optimizer):
             base=base,
             parts=parts,
             model=model,
-            perturb=None if perturb is None else _members(perturb, base),
+            perturb=None if perturb is None else _checks.members(perturb, base),
             when=when,
             replay_rng=replay_rng,
             local=perturbation == "local",
@@ -148,8 +150,9 @@ class SharpnessAware(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:
-        """The base optimizer's state, the very same dict."""
-        return self._loop.base.state
+        """The base optimizer's state, the very same dict; with the method's own buffers if it remembers any."""
+        loop = self._loop
+        return State(loop.base, loop.memory) if loop.parts.direction.remembers else loop.base.state
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -191,93 +194,25 @@ class SharpnessAware(torch.optim.Optimizer):
         """
         loop = self._loop
         loop.run.expect("step()", Phase.IDLE, Phase.READY)
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if loop.run.phase is Phase.READY:
-            loss = None if closure is None else self._call_for_hooks(as_list("closure", closure))
-            loop.take(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+            loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
+            loop.take(scale, found_inf)
             return loss
-        samples = loop.parts.samples
         if sample_losses is not None:
             if closure is not None or ascent is not None:
                 raise ValueError("give either closure (and ascent) or sample_losses, not both")
-            passes = SamplePasses(sample_losses, samples, self.zero_grad)
-            return self._run_passes([passes.first], [passes.second])
-        if closure is None:
+            passes = SamplePasses(sample_losses, loop.parts.samples, self.zero_grad)
+            first, second = [passes.first], [passes.second]
+        elif closure is None:
             return self._step_without_passes()
-        if samples is not None and samples.gamma < 1 and loop.due:
-            raise ValueError(
-                f"{samples!r} needs the loss of each sample: call step(sample_losses=fn) with fn(indices=None) -> "
-                "losses, or use gamma=1"
-            )
-        second = as_list("closure", closure)
-        return self._run_passes(second if ascent is None else as_list("ascent", ascent), second)
-
-    def _run_passes(self, first: list[Closure], second: list[Closure]) -> Any:
-        loop = self._loop
-        run, two = loop.run, self.passes == 2
-        refresh_cost = 0.0
-        if loop.due and loop.parts.direction.refresh_due(loop.step):
-            refresh_cost = loop.refresh(lambda: self._call(first))
-        pairs = [(first, second)]
-        if loop.local:
-            if two and len(first) != len(second):
-                raise ValueError(f"{len(first)} ascent closures cannot be paired with {len(second)} closures")
-            pairs = [([a], [b]) for a, b in zip(first if two else second, second, strict=True)]
-        losses: list[Any] = []
-        for ascents, descents in pairs:
-            if two:
-                with loop.first_pass(None, clear_consumed=False):
-                    losses.append(self._call(ascents))
-                run.seen["loss"] = as_scalar(losses[-1], self._device())
-            run.micro_batches = len(descents)
-            with loop.second_pass(None, clear_consumed=False):
-                loss = self._call(descents)
-            perturbed_pass = two or "rho" in run.seen
-            run.seen["perturbed_loss" if perturbed_pass else "loss"] = as_scalar(loss, self._device())
-            if not two:
-                losses.append(loss)
-        run.refresh_cost = refresh_cost
-        loop.take(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
-        return losses[0] if len(losses) == 1 else mean(losses)
-
-    def _call(self, closures: list[Closure]) -> Any:
-        """Run the closures of one pass: gradients are summed (and divided when it ends), losses averaged."""
-        run, model = self._loop.run, self._loop.model
-        run.micro_batches = len(closures)
-        losses = []
-        for number, closure in enumerate(closures):
-            last = number + 1 == len(closures)  # only the last backward of a pass need communicate
-            sync: AbstractContextManager[None] = nullcontext() if last else unsynchronised(model)
-            outer = run.carry
-            if number > 0:
-                run.carry = Carry(self._loop.trainable())
-            try:
-                with sync, torch.enable_grad():
-                    losses.append(closure())
-                if number > 0 and run.carry is not None:
-                    with torch.no_grad():
-                        run.carry.merge()
-            finally:
-                if number > 0 and run.carry is not None:
-                    run.carry.close()
-                run.carry = outer
-        return losses[0] if len(losses) == 1 else mean(losses)
-
-    def _call_for_hooks(self, closures: list[Closure]) -> Any:
-        """Frameworks count on their closure being called; the gradient that is ready must survive it."""
-        kept = [(p, p.grad) for p in self._loop.trainable()]
-        for parameter, _ in kept:
-            parameter.grad = None
-        phase, self._loop.run.phase = self._loop.run.phase, Phase.IDLE
-        try:
-            with torch.enable_grad():
-                return mean([closure() for closure in closures])
-        finally:
-            self._loop.run.phase = phase
-            for parameter, grad in kept:
-                parameter.grad = grad
-
-    def _device(self) -> torch.device:
-        return self._loop.memory.space("trainable", self._loop.trainable()).device
+        else:
+            _checks.no_sample_choice(loop)
+            second = as_list("closure", closure)
+            first = second if ascent is None else as_list("ascent", ascent)
+        loss = run_passes(loop, first, second)
+        loop.take(scale, found_inf)
+        return loss
 
     def _step_without_passes(self) -> None:
         """At learning rate 0, allocate state: how ``torch.distributed.checkpoint`` prepares to load. Else an error."""
@@ -297,6 +232,7 @@ class SharpnessAware(torch.optim.Optimizer):
 
         Optional: after a bare ``backward()`` dropout is not replayed, and BatchNorm statistics cannot be undone.
         """
+        _checks.no_sample_choice(self._loop)
         self._loop.run.micro_batches = 1
         return self._loop.first_pass(scaler, clear_consumed=True)
 
@@ -306,13 +242,14 @@ class SharpnessAware(torch.optim.Optimizer):
         Args:
             scaler: A ``torch.amp.GradScaler``, if the loss is scaled; then step with ``scaler.step(opt)``.
         """
+        _checks.no_sample_choice(self._loop)
         self._loop.run.micro_batches = 1
         return self._loop.second_pass(scaler, clear_consumed=True)
 
     def refresh(self, closure: Closure | Sequence[Closure]) -> None:
         """Renew Eigen-SAM's eigenvector by power iteration with the closure's gradients, between steps."""
         closures = as_list("closure", closure)
-        self._loop.refresh(lambda: self._call(closures))
+        refresh(self._loop, lambda: call(self._loop, closures))
         self._loop.memory.commit()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -331,8 +268,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 )
             return
         if run.phase in (Phase.CLEANED, Phase.READY):
-            self._loop.memory.discard()
-            run.reset()
+            self._loop.abandon()
         run.consumed = None
         self.base.zero_grad(set_to_none=set_to_none)
 
@@ -341,7 +277,12 @@ class SharpnessAware(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
         self.base.add_param_group(param_group)
-        _check_real(self.base)
+        try:
+            _checks.real_parameters(self.base)
+            self.parts.direction.check_base(self.base)
+        except ValueError:
+            self.base.param_groups.pop()
+            raise
         _checkpoint.set_step_count(self.base, self.steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -377,39 +318,8 @@ class SharpnessAware(torch.optim.Optimizer):
         return f"{type(self).__name__}({', '.join(slots)})\naround {self.base!r}"
 
 
-def _check_base(base: object) -> None:
-    if not isinstance(base, torch.optim.Optimizer):
-        hint = " Give an instance, SGD(model.parameters(), lr=0.1), not the class" if isinstance(base, type) else ""
-        raise ValueError(f"base must be a torch.optim.Optimizer, got {base!r}.{hint}")
-    if isinstance(base, SharpnessAware):
-        raise ValueError(f"base is {type(base).__name__}, itself sharpness-aware: wrap its own base instead")
-    if isinstance(base, torch.optim.LBFGS):
-        raise ValueError(
-            "LBFGS calls the closure itself, many times a step, and cannot be the base of another optimizer"
-        )
-    _check_real(base)
-
-
-def _check_real(base: torch.optim.Optimizer) -> None:
-    for group in base.param_groups:
-        for parameter in group["params"]:
-            if not parameter.is_floating_point():
-                raise ValueError(
-                    f"a parameter of shape {tuple(parameter.shape)} is {parameter.dtype}; sharpness-aware steps need "
-                    "real floating-point parameters (use torch.view_as_real for complex ones)"
-                )
-
-
-def _members(perturb: Iterable[Tensor], base: torch.optim.Optimizer) -> list[Tensor]:
-    if isinstance(perturb, Tensor):
-        raise ValueError("perturb must be a list of parameters, got a single tensor: write perturb=[tensor]")
-    wanted = list(perturb)
-    known = {id(p) for group in base.param_groups for p in group["params"]}
-    for parameter in wanted:
-        if not isinstance(parameter, Tensor):
-            raise ValueError(f"perturb must be a list of parameters, got {parameter!r} in it")
-        if id(parameter) not in known:
-            raise ValueError(f"perturb has a tensor of shape {tuple(parameter.shape)} that base does not train")
-    if not wanted:
-        raise ValueError("perturb is empty: use the base optimizer alone, or when=lambda step: False")
-    return wanted
+def _combiner(combine: object) -> Any:
+    """A combiner, or a function made into one; anything else is left for :class:`Parts` to refuse."""
+    if isinstance(combine, Combiner) or not callable(combine) or isinstance(combine, type):
+        return combine
+    return Custom(combine)

@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+# All targets share one environment, .venv, built on first use and rebuilt when its requirements change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
+# Two test processes of one thread each are faster than one of two, and do not fight over the cores.
+WORKERS ?= 2
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test lint types format test-oldest benchmarks clean help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
+
+demo: $(VENV)/.lab ## SGD, SAM, LE-SAM and LE-SAM+ on digits with wrong labels: a table and a picture
+	$(BIN)/lesam compare
+
+test: $(VENV)/.all ## all tests, doctests and documents
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+
+lint: $(VENV)/.all ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.all ## types, strict where it counts
+	$(BIN)/mypy
+
+format: $(VENV)/.all ## bring the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch
+	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) tests/optim lesam/optim
+
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("lesam needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.lab: $(REQUIREMENTS) | $(BIN)/python
+	$(PIP) --editable ".[lab]"
+	touch $@
+
+$(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
+	$(PIP) --editable ".[flatness,lab,lightning,transformers,dev]"
+	touch $@ $(VENV)/.lab
+
+$(VENV)-oldest/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet torch==2.13.0 numpy pytest pytest-xdist pytest-timeout hypothesis
+	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
