@@ -160,6 +160,29 @@ class Space:
                 if moved is not a:
                     a.copy_(moved)
 
+    def climb_(self, x: Vector, y: Vector, coefficient: Tensor, skip: Tensor, seed: int) -> None:
+        """``x <- x + coefficient * y`` like :meth:`add_`, with bfloat16 tensors rounded at random, up or down.
+
+        A perturbation is far smaller than the distance between two bfloat16 numbers: rounded to the nearest, most
+        weights would not move at all. Rounded up with the probability that makes the mean right, they move by what
+        was asked for on average, and so does the loss. Equal seeds give equal draws, on all workers.
+        """
+        if all(kind.dtype != torch.bfloat16 for kind in self.kinds):
+            self.add_(x, y, coefficient, skip)
+            return
+        for kind, xs, ys in zip(self.kinds, x, y, strict=True):
+            if kind.dtype != torch.bfloat16:
+                Space(xs).add_([xs], [ys], coefficient, skip)
+                continue
+            generator = torch.Generator(kind.device).manual_seed(seed)
+            factor = coefficient.to(kind.device, torch.float32)
+            for a, b in zip(xs, ys, strict=True):
+                exact = torch.addcmul(a.float(), b.float(), factor)
+                draw = torch.randint(0, 1 << 16, a.shape, generator=generator, device=a.device, dtype=torch.int32)
+                # bfloat16 is the upper half of a float32: adding noise below and cutting off rounds at random.
+                rounded = ((exact.view(torch.int32) + draw) & -(1 << 16)).view(torch.float32)
+                a.copy_(torch.where(skip.to(kind.device) > 0, a.float(), rounded))
+
     def scale_(self, x: Vector, factor: float | Tensor) -> None:
         """``x <- factor * x``."""
         for kind, xs in zip(self.kinds, x, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,21 @@ def local_perturbation(space: Space, model: nn.Module | None) -> None:
         )
     if model is None and dist.is_initialized() and dist.get_world_size() > 1:
         raise RuntimeError('perturbation="local" with several processes needs model=, to run pass one unsynchronised')
+
+
+def unscaled(grad_norm: float) -> None:
+    """Refuse large gradients where a loss scaler is at work that the passes were not told of."""
+    if grad_norm < 64:
+        return
+    # By type(), since isinstance() can run code of the many strange objects in a process.
+    for scaler in (thing for thing in gc.get_objects() if issubclass(type(thing), torch.amp.GradScaler)):
+        scale = scaler._scale
+        if scaler.is_enabled() and scale is not None and float(scale) != 1.0:
+            raise RuntimeError(
+                f"the first gradient has norm {grad_norm:.3g}, and a GradScaler multiplies losses by {float(scale):g}: "
+                "the radius would be that of the scaled loss. Give the scaler to clean() and perturbed(), and step "
+                "with scaler.step(opt)"
+            )
 
 
 def same_scaler(given: Any, found_inf: Tensor | None) -> None:

@@ -168,7 +168,8 @@ class Loop:
                     weights = ascent.space.weights()
                     ascent.space.copy_(self.memory.scratch("backup").vector(ascent.space), weights)
                     perturbed = ascent.space
-                    perturbed.add_(weights, climbed.u, climbed.coefficient, skip=climbed.skip)
+                    perturbed.climb_(weights, climbed.u, climbed.coefficient, climbed.skip, seed=ascent.step)
+                    self._look_for_a_scaler(ascent)
                     self.parts.direction.learn_before(ascent)
                     self._note(ascent, climbed)
                 if two:
@@ -218,6 +219,12 @@ class Loop:
         g: Vector | None = space.gradients() if two else None
         g_norm = None if g is None else space.norm(g)
         return Ascent(self.step, space, memory, g, g_norm, base)
+
+    def _look_for_a_scaler(self, ascent: Ascent) -> None:
+        """On the first step only, since it waits for a value: are these gradients scaled, and nobody said so?"""
+        if not self.run.looked and ascent.g_norm is not None and self.run.scaler is None:
+            _checks.unscaled(float(ascent.g_norm))
+        self.run.looked = True
 
     def _restore(self, space: Space | None) -> None:
         if space is not None:

@@ -33,6 +33,7 @@ class Run:
 
     phase: Phase = Phase.IDLE
     last: Last = field(default_factory=lambda: Last({}))
+    looked: bool = False  # for scaled gradients, once
     consumed: Consumed | None = None  # the gradient the last step used up
     zeroed: bool = False  # opt.zero_grad() was called in this pass
     carry: Carry | None = None  # gradients that the pass under way adds to
@@ -52,8 +53,8 @@ class Run:
             raise RuntimeError(f"{what} was called {self.phase.value}; {_REMEDY[self.phase]}")
 
     def reset(self) -> None:
-        """Back to between steps. What describes the last step stays."""
-        fresh = Run(last=self.last, consumed=self.consumed)
+        """Back to between steps. What describes earlier steps stays."""
+        fresh = Run(last=self.last, looked=self.looked, consumed=self.consumed)
         self.__dict__.update(fresh.__dict__)
 
 
