@@ -67,7 +67,7 @@ class State(MutableMapping[Tensor, Any]):
     def __getitem__(self, parameter: Tensor) -> Any:
         own = _prefixed(self.memory.saved(parameter))
         theirs = self.base.state[parameter]
-        return {**theirs, **own} if own else theirs
+        return Entries(self, parameter, {**theirs, **own}) if own else theirs
 
     def __setitem__(self, parameter: Tensor, entries: dict[str, Any]) -> None:
         theirs, own = _split(entries)
@@ -83,6 +83,20 @@ class State(MutableMapping[Tensor, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class Entries(dict[str, Any]):
+    """One parameter's entries; what is written here is written to where it belongs."""
+
+    def __init__(self, state: State, parameter: Tensor, entries: dict[str, Any]) -> None:
+        super().__init__(entries)
+        self.state, self.parameter = state, parameter
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        theirs, own = _split({key: value})
+        self.state.base.state[self.parameter].update(theirs)
+        self.state.memory.load(self.parameter, own)
 
 
 def _prefixed(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -59,17 +59,16 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
             run.micro_batches = len(descents)
             with loop.second_pass(None, clear_consumed=False):
                 perturbed_losses.append(call(loop, descents))
+        loss, perturbed_loss = mean(losses or perturbed_losses), mean(perturbed_losses)
     except BaseException:
         loop.abandon()
         raise
     run.refresh_cost = refresh_cost
-    if losses:
-        run.seen["loss"] = as_scalar(mean(losses))
+    if losses or "rho" not in run.seen:  # the latter: one pass, and nothing was perturbed in it
+        run.seen["loss"] = as_scalar(loss)
     if losses or "rho" in run.seen:
-        run.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses))
-    else:  # one pass, and nothing was perturbed in it
-        run.seen["loss"] = as_scalar(mean(perturbed_losses))
-    return mean(losses or perturbed_losses)
+        run.seen["perturbed_loss"] = as_scalar(perturbed_loss)
+    return loss
 
 
 def call(loop: Loop, closures: list[Closure]) -> Any:

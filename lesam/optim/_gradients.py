@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -47,6 +48,21 @@ class Carry:
         self.held = {p: p.grad for p in parameters if p.grad is not None}
         self.versions = {p: grad._version for p, grad in self.held.items()}
         self.accumulations = Accumulations(self.held)
+        self._value_hook: Any = None
+        self._overwritten = False
+
+    def watch_values(self) -> None:
+        """Look at a value once, when the backward first arrives: ``p.grad.data.zero_()`` moves no version."""
+        if dist.is_initialized() or not self.held:
+            return
+        probe = min(self.held, key=lambda p: self.held[p].numel())
+        before = self.held[probe].clone()
+
+        def look(_: Tensor) -> None:
+            self._overwritten |= probe.grad is self.held[probe] and not torch.equal(self.held[probe], before)
+            self._value_hook.remove()
+
+        self._value_hook = probe.register_hook(look)  # type: ignore[no-untyped-call]
 
     def touched(self) -> bool:
         """Whether a held tensor has been added to, or replaced."""
@@ -55,6 +71,8 @@ class Carry:
     def close(self) -> None:
         """Stop watching."""
         self.accumulations.close()
+        if self._value_hook is not None:
+            self._value_hook.remove()
 
     def merge(self) -> None:
         """Leave the sum of what was held and what the pass computed in ``.grad``, in the held tensors."""
@@ -74,7 +92,9 @@ class Carry:
 
     def _changed_in_place(self) -> bool:
         counts = self.accumulations.counts
-        return any(p.grad is grad and 0 < counts[p] < grad._version - self.versions[p] for p, grad in self.held.items())
+        return self._overwritten or any(
+            p.grad is grad and 0 < counts[p] < grad._version - self.versions[p] for p, grad in self.held.items()
+        )
 
 
 class EntryCheck:

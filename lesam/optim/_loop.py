@@ -83,14 +83,15 @@ class Loop:
     def _truncated(self) -> list[Tensor]:
         """Tensors whose clean gradient nobody needs: the backward is cut short there.
 
-        Not where several processes exchange gradients in this pass, since they wait for all of them.
+        Not where several processes exchange gradients in this pass, since they wait for all of them, nor where each of
+        several micro-batches may go its own way through the model. The last tensor always stays, so that the loss has
+        something to be differentiated by.
         """
         needed = self.parts.combine.mixes_gradient or self.parts.direction.remembers or self.parts.combine.products
-        alone = self.local or not dist.is_initialized()
-        mask = self._subset()
-        if needed or not alone or not any(mask):
+        alone = (self.local or not dist.is_initialized()) and self.run.micro_batches == 1
+        if needed or not alone:
             return []
-        return [p for p, taken in zip(self.perturbable(), mask, strict=True) if not taken]
+        return [p for p, taken in zip(self.perturbable()[:-1], self._subset(), strict=False) if not taken]
 
     # ------------------------------------------------------------------ pass one
 
@@ -148,7 +149,7 @@ class Loop:
             self._start_bare(space, _enabled(scaler), two, clear_consumed)
         elif run.scaler is not _enabled(scaler):
             raise RuntimeError("clean() and perturbed() must be given the same scaler, and scaler.step(opt) be called")
-        entry = EntryCheck([] if two else self.trainable())
+        entry, first_ever = EntryCheck([] if two else self.trainable()), not run.looked
         perturbed: Space | None = None
         run.phase, run.zeroed = Phase.PERTURBED, False
         try:
@@ -176,6 +177,8 @@ class Loop:
                     run.carry = mixing.hand_over(
                         self.parameters(), run.micro_batches, None if climbed is None else climbed.skip
                     )
+                    if run.carry is not None and first_ever:
+                        run.carry.watch_values()
             with ExitStack() as stack:
                 if run.random is not None and two:
                     stack.enter_context(run.random.replayed())
