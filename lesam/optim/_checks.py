@@ -121,6 +121,11 @@ def local_perturbation(space: Space, model: nn.Module | None) -> None:
             'perturbation="local" cannot be used with sharded parameters (FSDP): every worker holds only a part of '
             'each gradient, so there is no perturbation of its own. Use perturbation="global"'
         )
+    if isinstance(model, nn.parallel.DistributedDataParallel) and model.static_graph:
+        raise RuntimeError(
+            'perturbation="local" cannot be used with DistributedDataParallel(static_graph=True), whose backwards must '
+            'all communicate. Leave out static_graph, or use perturbation="global"'
+        )
     if model is None and dist.is_initialized() and dist.get_world_size() > 1:
         raise RuntimeError('perturbation="local" with several processes needs model=, to run pass one unsynchronised')
 

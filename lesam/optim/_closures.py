@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._gradients import Carry
 from ._loop import Loop
@@ -76,7 +76,9 @@ def call(loop: Loop, closures: list[Closure]) -> Any:
     run, losses = loop.run, []
     for number, closure in enumerate(closures):
         last = number + 1 == len(closures)  # only the last backward of a pass need communicate
-        sync: AbstractContextManager[None] = nullcontext() if last else unsynchronised(loop.model)
+        sync: AbstractContextManager[None] = (
+            nullcontext() if last or not _may_wait(loop) else unsynchronised(loop.model)
+        )
         outer, inner = run.carry, Carry(loop.trainable()) if number > 0 else None
         try:
             run.carry = inner or outer
@@ -90,6 +92,12 @@ def call(loop: Loop, closures: list[Closure]) -> Any:
             if inner is not None:
                 inner.close()
     return mean(losses)
+
+
+def _may_wait(loop: Loop) -> bool:
+    """Whether a backward may leave out communication: the very first of a static graph may not."""
+    static = isinstance(loop.model, nn.parallel.DistributedDataParallel) and loop.model.static_graph
+    return loop.run.warm or not static
 
 
 def call_for_hooks(loop: Loop, closures: list[Closure]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,15 @@ class Carry:
         self.accumulations = Accumulations(self.held)
         self._value_hook: Any = None
         self._overwritten = False
+        self._copied: set[Tensor] = set()
+        self._copy_hooks: list[Any] = []
+        if dist.is_initialized():
+            self._copy_hooks = [p.register_hook(partial(self._arrive, p)) for p in self.held]  # type: ignore[no-untyped-call]
+
+    def _arrive(self, parameter: Tensor, _: Tensor) -> None:
+        """Called before a backward adds to ``.grad``: DistributedDataParallel may have moved it into a bucket."""
+        if parameter.grad is not None and parameter.grad is not self.held[parameter]:
+            self._copied.add(parameter)
 
     def watch_values(self) -> None:
         """Look at a value once, when the backward first arrives: ``p.grad.data.zero_()`` moves no version."""
@@ -71,8 +81,9 @@ class Carry:
     def close(self) -> None:
         """Stop watching."""
         self.accumulations.close()
-        if self._value_hook is not None:
-            self._value_hook.remove()
+        for hook in (self._value_hook, *self._copy_hooks):
+            if hook is not None:
+                hook.remove()
 
     def merge(self) -> None:
         """Leave the sum of what was held and what the pass computed in ``.grad``, in the held tensors."""
@@ -85,8 +96,8 @@ class Carry:
         for parameter, grad in self.held.items():
             new = parameter.grad
             if new is not None and new is not grad:
-                if grad._version != self.versions[parameter]:
-                    continue  # replaced after the backward had added to it: the replacement holds the sum already
+                if grad._version != self.versions[parameter] or parameter in self._copied:
+                    continue  # replaced after the backward had added to it, or by a copy: it holds the sum already
                 grad.add_(new)
             parameter.grad = grad
 

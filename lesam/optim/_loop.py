@@ -19,7 +19,7 @@ from ._gradients import Consumed, EntryCheck, clear
 from ._last import Last, Seen
 from ._memory import Memory
 from ._mixing import Mixing
-from ._passes import BatchStatistics, RandomState, unsynchronised, without_gradient
+from ._passes import BatchStatistics, RandomState, unsynchronised, without_gradient, workers
 from ._run import Phase, Run
 from .schedules import Predicate
 
@@ -149,48 +149,35 @@ class Loop:
             self._start_bare(space, _enabled(scaler), two, clear_consumed)
         elif run.scaler is not _enabled(scaler):
             raise RuntimeError("clean() and perturbed() must be given the same scaler, and scaler.step(opt) be called")
-        entry, first_ever = EntryCheck([] if two else self.trainable()), not run.looked
-        perturbed: Space | None = None
+        entry, first_ever = EntryCheck([] if two else self.trainable()), not run.warm
         run.phase, run.zeroed = Phase.PERTURBED, False
         try:
             combine = self.parts.combine if due and two else None
             mixing = Mixing(combine, self.memory, self.step, self._scale() if two else 1.0)
             after_first = None if self.model is None else BatchStatistics(self.model)
             run.statistics = run.statistics or after_first
-            climbed: Climb | None = None
             with torch.no_grad():
                 if two:
                     self._unscale_first()
                     mixing.keep([p for p in self.trainable() if p.grad is not None])
-                ascent = self._ascent(two) if due else None
-                if ascent is not None:
-                    keep = mixing.adds_in_place or bool(self.parts.direction.remembers)
-                    climbed = climb(self.parts, ascent, keep_gradient=keep)
-                    weights = ascent.space.weights()
-                    ascent.space.copy_(self.memory.scratch("backup").vector(ascent.space), weights)
-                    perturbed = ascent.space
-                    perturbed.climb_(weights, climbed.u, climbed.coefficient, climbed.skip, seed=ascent.step)
-                    self._look_for_a_scaler(ascent)
-                    self.parts.direction.learn_before(ascent)
-                    self._note(ascent, climbed)
+                skip = self._perturb(mixing, two) if due else None
                 if two:
-                    run.carry = mixing.hand_over(
-                        self.parameters(), run.micro_batches, None if climbed is None else climbed.skip
-                    )
+                    run.carry = mixing.hand_over(self.parameters(), run.micro_batches, skip)
                     if run.carry is not None and first_ever:
                         run.carry.watch_values()
             with ExitStack() as stack:
                 if run.random is not None and two:
                     stack.enter_context(run.random.replayed())
+                if self._combines_alone(mixing):
+                    stack.enter_context(unsynchronised(self.model))
                 yield
             with torch.no_grad():
-                self._restore(perturbed)
-                perturbed = None
-                self._finish(mixing, climbed)
+                self._restore()
+                self._finish(mixing, skip)
             _checks.cleared(entry, run.zeroed)
         except BaseException:
             with torch.no_grad():
-                self._restore(perturbed)
+                self._restore()
             self.abandon()
             raise
         finally:
@@ -198,7 +185,12 @@ class Loop:
         if two and after_first is not None:
             after_first.restore()
         run.cost += self._cost(two)
+        run.pairs += 1
         run.phase = Phase.READY
+
+    def _combines_alone(self, mixing: Mixing) -> bool:
+        """Whether each worker mixes gradients by coefficients of its own, so that only the mixture may be averaged."""
+        return self.local and mixing.constant is None and workers(self.model) is not None
 
     def _start_bare(self, space: Space, scaler: Any, two: bool, clear_consumed: bool) -> None:
         """A perturbed pass that no clean() came before: a one-pass step, or a bare backward as pass one."""
@@ -223,17 +215,36 @@ class Loop:
         g_norm = None if g is None else space.norm(g)
         return Ascent(self.step, space, memory, g, g_norm, base)
 
+    def _perturb(self, mixing: Mixing, two: bool) -> Tensor | None:
+        """Move the weights to ``w + eps``; returns the reason not to have (1 at a non-finite gradient), if any moved.
+
+        Nothing here may outlive the call but numbers: a reference to ``g`` would keep it in memory over the next pass.
+        """
+        ascent = self._ascent(two)
+        if ascent is None:
+            return None
+        space, weights = ascent.space, ascent.space.weights()
+        climbed = climb(self.parts, ascent, mixing.adds_in_place or bool(self.parts.direction.remembers))
+        space.copy_(self.memory.scratch("backup").vector(space), weights)
+        self.run.perturbed = space
+        space.climb_(weights, climbed.u, climbed.coefficient, climbed.skip, seed=ascent.step)
+        self.parts.direction.learn_before(ascent)
+        self._note(ascent, climbed)
+        self._look_for_a_scaler(ascent)
+        return climbed.skip
+
     def _look_for_a_scaler(self, ascent: Ascent) -> None:
         """On the first step only, since it waits for a value: are these gradients scaled, and nobody said so?"""
-        if not self.run.looked and ascent.g_norm is not None and self.run.scaler is None:
+        if not self.run.warm and ascent.g_norm is not None and self.run.scaler is None:
             _checks.unscaled(float(ascent.g_norm))
-        self.run.looked = True
+        self.run.warm = True
 
-    def _restore(self, space: Space | None) -> None:
+    def _restore(self) -> None:
+        space, self.run.perturbed = self.run.perturbed, None
         if space is not None:
             space.copy_(space.weights(), self.memory.scratch("backup").vector(space))
 
-    def _finish(self, mixing: Mixing, climbed: Climb | None) -> None:
+    def _finish(self, mixing: Mixing, skip: Tensor | None) -> None:
         """Weights are back: check, learn, combine."""
         run = self.run
         carried, run.carry = run.carry, None
@@ -251,10 +262,16 @@ class Loop:
             space = self.memory.space("teachers", teachers)
             self.parts.direction.learn_after(space, self.memory, space.gradients())
         mixing.mix(self.trainable())
-        if run.scaler is not None and climbed is not None:
-            # An overflow in pass one must reach the scaler, whatever pass two made of it.
+        if self._combines_alone(mixing):
+            self._average_over_workers()
+        if run.set_aside:
+            self._bring_back()
+        if run.scaler is not None and skip is not None:
+            # An overflow in pass one must reach the scaler, on every worker, whatever pass two made of it.
+            if self.local and workers(self.model) is not None:
+                dist.all_reduce(skip, dist.ReduceOp.MAX, group=workers(self.model))
             first = self._with_gradient("second gradients").gradients()[0][0]
-            first.mul_(torch.where(climbed.skip.to(first.device) > 0, float("nan"), 1.0))
+            first.mul_(torch.where(skip.to(first.device) > 0, float("nan"), 1.0))
 
     # ------------------------------------------------------------------ scale and number
 
@@ -282,27 +299,38 @@ class Loop:
         return scale
 
     def _set_aside(self) -> None:
-        """Keep the finished pair's gradient apart while the next pair runs (``perturbation="local"``)."""
-        run = self.run
-        with torch.no_grad():
-            for parameter in self.trainable():
-                grad, parameter.grad = parameter.grad, None
-                if grad is None:
-                    continue
-                if parameter in run.set_aside:
-                    run.set_aside[parameter].add_(grad)
-                else:
-                    # DistributedDataParallel may own this memory (gradient_as_bucket_view).
-                    run.set_aside[parameter] = grad.clone() if dist.is_initialized() else grad
-        run.pairs += 1
+        """Keep the finished pairs' gradient apart while the next pair runs (``perturbation="local"``)."""
+        for parameter in self.trainable():
+            if parameter.grad is not None:
+                # DistributedDataParallel may own this memory (gradient_as_bucket_view).
+                grad = parameter.grad.clone() if dist.is_initialized() else parameter.grad
+                self.run.set_aside[parameter] = grad
+                parameter.grad = None
 
     def _bring_back(self) -> None:
-        """The mean over all pairs, in ``.grad``."""
-        self._set_aside()
-        for parameter, total in self.run.set_aside.items():
-            parameter.grad = total
+        """The mean over all finished pairs, in ``.grad``."""
+        run = self.run
+        for parameter in run.set_aside:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         space = self._with_gradient("second gradients")
-        space.scale_(space.gradients(), 1.0 / self.run.pairs)
+        space.scale_(space.gradients(), 1.0 / (run.pairs + 1))
+        earlier = self.memory.space("set aside", list(run.set_aside))
+        means = earlier.vector(list(run.set_aside.values()))
+        earlier.add_(earlier.gradients(), means, run.pairs / (run.pairs + 1))
+        run.set_aside.clear()
+
+    def _average_over_workers(self) -> None:
+        """What DistributedDataParallel does in a backward, for gradients combined on each worker by itself."""
+        group = workers(self.model)
+        space, buffer = self._with_gradient("second gradients"), self.memory.product()
+        if len(space.parameters) < len(buffer.space.parameters):
+            buffer.clear()
+        space.copy_(buffer.vector(space), space.gradients())
+        for flat in buffer.flat.values():
+            dist.all_reduce(flat, group=group)
+        space.copy_(space.gradients(), buffer.vector(space))
+        space.scale_(space.gradients(), 1.0 / dist.get_world_size(group))
 
     # ------------------------------------------------------------------ the end of a step
 
@@ -315,8 +343,6 @@ class Loop:
             self.abandon()
             return
         try:
-            if run.pairs:
-                self._bring_back()
             space = self._with_gradient("second gradients")
             if scale is not None:
                 space.scale_(space.gradients(), 1.0 / scale)
@@ -329,9 +355,9 @@ class Loop:
             raise
         self.memory.commit()
         _checkpoint.set_step_count(self.base, self.step + 1)
-        cost = run.cost / max(run.pairs, 1) + run.refresh_cost
+        cost = run.cost / run.pairs + run.refresh_cost
         run.last = Last({**run.seen, "cost": cost}, like=space.like)
-        run.consumed = Consumed(self.parameters())
+        run.consumed, run.warm = Consumed(self.parameters()), True
         run.reset()
 
     def abandon(self) -> None:

@@ -118,6 +118,11 @@ def unsynchronised(model: nn.Module | None) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def workers(model: nn.Module | None) -> Any:
+    """The process group over which a model's gradients are averaged; None if it has none."""
+    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
+
+
 @contextmanager
 def without_gradient(parameters: Sequence[Tensor]) -> Iterator[None]:
     """A backward inside does not compute the gradients of ``parameters``; frozen ones stay frozen afterwards."""

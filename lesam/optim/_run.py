@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ._arithmetic import Space
 from ._gradients import Carry, Consumed
 from ._last import Last, Seen
 from ._passes import BatchStatistics, RandomState
@@ -33,10 +34,11 @@ class Run:
 
     phase: Phase = Phase.IDLE
     last: Last = field(default_factory=lambda: Last({}))
-    looked: bool = False  # for scaled gradients, once
+    warm: bool = False  # a first pass has been made: looks at values, which wait for the device, are over
     consumed: Consumed | None = None  # the gradient the last step used up
     zeroed: bool = False  # opt.zero_grad() was called in this pass
     carry: Carry | None = None  # gradients that the pass under way adds to
+    perturbed: Space | None = None  # where the weights are not themselves
     scaler: Any = None  # the GradScaler given to the passes of this step
     random: RandomState | None = None  # before pass one
     statistics: BatchStatistics | None = None  # before pass one
@@ -44,8 +46,8 @@ class Run:
     cost: float = 0.0  # passes spent, over all pairs
     refresh_cost: float = 0.0
     micro_batches: int = 1  # closures whose gradients are summed in one pass
-    set_aside: dict[Tensor, Tensor] = field(default_factory=dict)  # sum over finished pairs of passes ("local")
-    pairs: int = 0
+    set_aside: dict[Tensor, Tensor] = field(default_factory=dict)  # mean over finished pairs of passes ("local")
+    pairs: int = 0  # of passes, finished in this step
 
     def expect(self, what: str, *phases: Phase) -> None:
         """Raise unless the step is in one of ``phases``."""
@@ -54,7 +56,7 @@ class Run:
 
     def reset(self) -> None:
         """Back to between steps. What describes earlier steps stays."""
-        fresh = Run(last=self.last, looked=self.looked, consumed=self.consumed)
+        fresh = Run(last=self.last, warm=self.warm, consumed=self.consumed)
         self.__dict__.update(fresh.__dict__)
 
 

@@ -164,6 +164,16 @@ class SharpnessAware(torch.optim.Optimizer):
         return self._loop.run.last
 
     @property
+    def perturbation(self) -> str:
+        """``"global"`` or ``"local"``."""
+        return "local" if self._loop.local else "global"
+
+    @property
+    def replay_rng(self) -> bool:
+        """Whether both passes see the same random numbers."""
+        return self._loop.replay_rng
+
+    @property
     def steps(self) -> int:
         """Steps taken so far: what schedules and ``when`` are asked with."""
         return self._loop.step

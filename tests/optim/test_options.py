@@ -234,8 +234,9 @@ def test_a_list_of_closures_equals_the_big_batch(case: Case, base_name: str):
         loss = opt.step([closure_of(opt, small, *part) for part in split(x, y, 4)])
         expected = whole.step(closure_of(whole, big, x, y))
         torch.testing.assert_close(loss, expected)
-        for field in ("loss", "perturbed_loss", "grad_norm", "slope", "rho", "sigma", "capped", "cost"):
+        for field in ("loss", "perturbed_loss", "grad_norm", "slope", "rho", "sigma", "capped"):
             torch.testing.assert_close(opt.last[field], whole.last[field], equal_nan=True, check_dtype=False)
+        assert opt.last.cost >= whole.last.cost  # ESAM cuts no backward short that several micro-batches share
     close(small, big, rtol=1e-7)
 
 

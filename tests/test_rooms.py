@@ -1,0 +1,56 @@
+"""Rooms import downwards only, and `import lesam` brings torch and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lesam"
+ALLOWED = {
+    "optim": {"optim"},
+    "flatness": {"optim", "flatness"},
+    "integrations": {"optim", "integrations"},
+    "lab": {"optim", "flatness", "integrations", "lab"},
+}
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """The rooms of this package that a file imports, relative imports resolved."""
+    parts = ("lesam", *file.relative_to(PACKAGE).with_suffix("").parts)
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            head = ".".join(parts[: len(parts) - node.level]) if node.level else ""
+            module = ".".join(filter(None, (head, node.module)))
+            names += [f"{module}.{alias.name}" for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("lesam.")} & set(ALLOWED)
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_go_downwards(room: str):
+    files = list((PACKAGE / room).rglob("*.py"))
+    assert files
+    for file in files:
+        assert imported_rooms(file) <= ALLOWED[room], file
+
+
+def test_importing_lesam_brings_torch_alone():
+    """In a fresh interpreter, whatever `import torch` does not bring and `import lesam` does is ours."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import lesam, lesam.schedules; "
+        "print(sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    third_party = set(ast.literal_eval(printed)) - {"lesam", "torch"} - set(sys.stdlib_module_names)
+    assert third_party == set()
+
+
+def test_the_multi_tensor_kernels_live_in_one_file():
+    users = {file.name for file in PACKAGE.joinpath("optim").rglob("*.py") if "torch._foreach_" in file.read_text()}
+    assert users == {"_arithmetic.py"}
