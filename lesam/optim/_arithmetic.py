@@ -25,6 +25,16 @@ def local(tensor: Tensor) -> Tensor:
     return tensor if to_local is None else to_local()
 
 
+def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """``tensor``, split up the way ``like`` is, if ``like`` is a DTensor and ``tensor`` is not."""
+    mesh: Any = getattr(like, "device_mesh", None)
+    if mesh is None or getattr(tensor, "device_mesh", None) is not None:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class Kind:
     """What tensors must share to go through one multi-tensor kernel."""

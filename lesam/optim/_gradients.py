@@ -17,6 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ._arithmetic import local
+
+
+def version(grad: Tensor) -> int:
+    """How often ``grad`` was written to in place; FSDP2 writes to the local part of a DTensor."""
+    return local(grad)._version
+
 
 class Accumulations:
     """Counts how often a backward has added to the gradient of each parameter."""
@@ -47,7 +54,7 @@ class Carry:
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.held = {p: p.grad for p in parameters if p.grad is not None}
-        self.versions = {p: grad._version for p, grad in self.held.items()}
+        self.versions = {p: version(grad) for p, grad in self.held.items()}
         self.accumulations = Accumulations(self.held)
         self._value_hook: Any = None
         self._overwritten = False
@@ -76,7 +83,7 @@ class Carry:
 
     def touched(self) -> bool:
         """Whether a held tensor has been added to, or replaced."""
-        return any(p.grad is not grad or grad._version != self.versions[p] for p, grad in self.held.items())
+        return any(p.grad is not grad or version(grad) != self.versions[p] for p, grad in self.held.items())
 
     def close(self) -> None:
         """Stop watching."""
@@ -96,7 +103,7 @@ class Carry:
         for parameter, grad in self.held.items():
             new = parameter.grad
             if new is not None and new is not grad:
-                if grad._version != self.versions[parameter] or parameter in self._copied:
+                if version(grad) != self.versions[parameter] or parameter in self._copied:
                     continue  # replaced after the backward had added to it, or by a copy: it holds the sum already
                 grad.add_(new)
             parameter.grad = grad
@@ -104,7 +111,7 @@ class Carry:
     def _changed_in_place(self) -> bool:
         counts = self.accumulations.counts
         return self._overwritten or any(
-            p.grad is grad and 0 < counts[p] < grad._version - self.versions[p] for p, grad in self.held.items()
+            p.grad is grad and 0 < counts[p] < version(grad) - self.versions[p] for p, grad in self.held.items()
         )
 
 
@@ -115,7 +122,7 @@ class EntryCheck:
         self.probe = next((p for p in parameters if p.grad is not None), None)
         if self.probe is not None and self.probe.grad is not None:
             self.grad = self.probe.grad
-            self.version = self.grad._version
+            self.version = version(self.grad)
             self.accumulations = Accumulations([self.probe])
 
     def close(self) -> None:
@@ -127,7 +134,7 @@ class EntryCheck:
         """Whether the pass added to (or left alone) what was there."""
         if self.probe is None or self.probe.grad is not self.grad or dist.is_initialized():
             return False
-        return self.grad._version - self.version <= self.accumulations.counts[self.probe]
+        return version(self.grad) - self.version <= self.accumulations.counts[self.probe]
 
 
 class Consumed:
@@ -137,14 +144,14 @@ class Consumed:
         self.parameter = next((p for p in parameters if p.grad is not None), None)
         grad = None if self.parameter is None else self.parameter.grad
         self.grad = None if grad is None else weakref.ref(grad)
-        self.version = 0 if grad is None else grad._version
+        self.version = 0 if grad is None else version(grad)
 
     def still_there(self) -> bool:
         """Whether ``.grad`` is the used-up tensor, untouched or with one backward added to it."""
         if self.parameter is None or self.grad is None:
             return False
         grad = self.parameter.grad
-        return grad is not None and grad is self.grad() and grad._version - self.version <= 1
+        return grad is not None and grad is self.grad() and version(grad) - self.version <= 1
 
 
 def clear(parameters: Iterable[Tensor]) -> None:

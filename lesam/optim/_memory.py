@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ._arithmetic import Scratch, Space, Vector, copy_all_
+from ._arithmetic import Scratch, Space, Vector, copy_all_, local, sharded_like
 
 KNOWN = "_known"
 
@@ -116,7 +116,8 @@ class Memory:
         """Put saved buffers back, on the parameter's device and in its dtype."""
         for name in (name for name in entries if not name.endswith(KNOWN)):
             self.allocate(name, [parameter])
-            copy_all_([self.kept[name][parameter]], [entries[name]])
+            kept = self.kept[name][parameter]
+            copy_all_([local(kept)], [local(sharded_like(entries[name], kept))])
             if bool(entries.get(name + KNOWN, 1.0)):
                 self._known.setdefault(name, set()).add(parameter)
 
