@@ -131,13 +131,19 @@ def local_perturbation(space: Space, model: nn.Module | None) -> None:
 
 
 def unscaled(grad_norm: float) -> None:
-    """Refuse large gradients where a loss scaler is at work that the passes were not told of."""
+    """Refuse large gradients where a loss scaler is at work that the passes were not told of.
+
+    On a first step such a scaler has scaled a loss and has not been updated yet. Others in the process, of a finished
+    run or of another model, have.
+    """
     if grad_norm < 64:
         return
     # By type(), since isinstance() can run code of the many strange objects in a process.
     for scaler in (thing for thing in gc.get_objects() if issubclass(type(thing), torch.amp.GradScaler)):
-        scale = scaler._scale
-        if scaler.is_enabled() and scale is not None and float(scale) != 1.0:
+        scale, tracker = scaler._scale, scaler._growth_tracker
+        if not scaler.is_enabled() or scale is None or tracker is None or float(scale) == 1.0:
+            continue
+        if float(scale) == scaler._init_scale and int(tracker) == 0:
             raise RuntimeError(
                 f"the first gradient has norm {grad_norm:.3g}, and a GradScaler multiplies losses by {float(scale):g}: "
                 "the radius would be that of the scaled loss. Give the scaler to clean() and perturbed(), and step "

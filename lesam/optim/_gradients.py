@@ -73,10 +73,11 @@ class Carry:
         if dist.is_initialized() or not self.held:
             return
         probe = min(self.held, key=lambda p: self.held[p].numel())
-        before = self.held[probe].clone()
+        before = self.held[probe].nan_to_num(1.0)
 
         def look(_: Tensor) -> None:
-            self._overwritten |= probe.grad is self.held[probe] and not torch.equal(self.held[probe], before)
+            now = self.held[probe].nan_to_num(1.0)
+            self._overwritten |= probe.grad is self.held[probe] and not torch.equal(now, before)
             self._value_hook.remove()
 
         self._value_hook = probe.register_hook(look)  # type: ignore[no-untyped-call]
