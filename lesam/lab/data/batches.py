@@ -1,0 +1,183 @@
+"""Batches whose content is a function of (seed, epoch, position, rank) and of nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lesam.lab.data.augment import Augment
+from lesam.lab.data.folder import FolderAugment, FolderSet
+from lesam.lab.data.seeds import generator, mix
+from lesam.lab.data.splits import TensorSet
+
+# The label of an image that only fills a part up to equal length; torch's losses ignore it by default.
+PADDING_LABEL = -100
+
+
+class Batches:
+    """A split, cut into batches for one rank, on its device.
+
+    A run that stops can go on at any batch bit for bit: ``epoch(e, start=b)`` gives exactly what
+    ``epoch(e)`` gives from batch ``b`` on, and never touches torch's global random state.
+
+    With several ranks, each reads its own part of one common permutation; all parts have equal length and
+    no image is in two. When the images do not divide evenly, shuffled (training) parts leave out fewer than
+    ``world`` images an epoch, others each time; parts in order (evaluation) leave out none and are filled
+    up with images labelled ``PADDING_LABEL``, which must not be counted.
+
+    Args:
+        split: Images in memory or in folders.
+        batch_size: Images a batch on this rank.
+        augment: Matching augmentation, see ``augmentation``.
+        device: Where batches are made. Images in memory are moved there once and stay.
+        seed: Seed of order and augmentation.
+        shuffle: A new order every epoch, or always the split's own.
+        drop_last: Leave out a last batch that is not full.
+        rank: Which part to read.
+        world: Number of parts.
+        workers: Processes that decode image files; ``None`` takes one a processor, at most 8. Images in
+            memory need none.
+
+    Example:
+        >>> from lesam.lab.data import augmentation, load
+        >>> split = load("synthetic", train_size=100).train
+        >>> batches = Batches(split, 32, augmentation("basic"), device="cpu", seed=0)
+        >>> len(batches), [len(labels) for images, labels in batches.epoch(0)]
+        (4, [32, 32, 32, 4])
+    """
+
+    def __init__(
+        self,
+        split: TensorSet | FolderSet,
+        batch_size: int,
+        augment: Augment | FolderAugment,
+        *,
+        device: torch.device | str,
+        seed: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        rank: int = 0,
+        world: int = 1,
+        workers: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be >= 1, got {batch_size}")
+        if not 0 <= rank < world:
+            raise ValueError(f"rank must lie in 0..world-1, got {rank=} and {world=}")
+        self.size = len(split)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world = world
+        self.part_size = self.size // world if shuffle else -(-self.size // world)
+        self._length = self.part_size // batch_size if drop_last else -(-self.part_size // batch_size)
+        if self._length == 0:
+            raise ValueError(
+                f"{self.size} images on {world} ranks make no batch of {batch_size} with {drop_last=}"
+            )
+        self._reader = _reader(split, augment, torch.device(device), seed, rank, workers)
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch on this rank."""
+        return self._length
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the positions this rank reads in an epoch; -1 where its part is filled up."""
+        if self.shuffle:
+            order = torch.randperm(self.size, generator=generator("order", self.seed, epoch))
+        else:
+            order = torch.arange(self.part_size * self.world)
+            order[self.size :] = -1
+        return order[self.rank :: self.world][: self.part_size]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the images and labels of an epoch's batches, from batch ``start`` on."""
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ValueError(f"epoch must be >= 0 and start in 0..{len(self)}, got {epoch=} and {start=}")
+        positions = torch.split(self.order(epoch), self.batch_size)[start : len(self)]
+        return self._reader.read(positions, epoch, start)
+
+
+class _Reader(Protocol):
+    """Makes the batches at given positions of the split."""
+
+    def read(
+        self, positions: tuple[Tensor, ...], epoch: int, start: int
+    ) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+def _reader(
+    split: TensorSet | FolderSet,
+    augment: Augment | FolderAugment,
+    device: torch.device,
+    seed: int,
+    rank: int,
+    workers: int | None,
+) -> _Reader:
+    if isinstance(split, TensorSet) and isinstance(augment, Augment):
+        return _TensorReader(split.to(device), augment, device, seed, rank)
+    if isinstance(split, FolderSet) and isinstance(augment, FolderAugment):
+        if workers is None:
+            workers = min(8, os.cpu_count() or 1)
+        return _FolderReader(split, augment, device, seed, workers)
+    raise ValueError(
+        f"a {type(split).__name__} cannot be read with {type(augment).__name__}: images in memory take the "
+        "augmentations none, basic, basic_cutout, reflect and vit, image folders imagenet and domains"
+    )
+
+
+class _TensorReader:
+    def __init__(
+        self, split: TensorSet, augment: Augment, device: torch.device, seed: int, rank: int
+    ) -> None:
+        self.split, self.augment, self.device, self.seed, self.rank = split, augment, device, seed, rank
+
+    def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        if not positions:
+            return
+        # One transfer an epoch instead of one a batch.
+        sizes = [len(chosen) for chosen in positions]
+        on_device = torch.split(torch.cat(positions).to(self.device), sizes)
+        for number, chosen in enumerate(on_device, start):
+            source = generator("augment", self.seed, epoch, number, self.rank, device=self.device)
+            row = chosen.clamp(min=0)
+            images = self.augment(self.split.images.index_select(0, row), source)
+            labels = self.split.labels.index_select(0, row).masked_fill_(chosen < 0, PADDING_LABEL)
+            yield images, labels
+
+
+class _FolderReader:
+    def __init__(
+        self, split: FolderSet, augment: FolderAugment, device: torch.device, seed: int, workers: int
+    ) -> None:
+        self.split, self.augment, self.device, self.seed, self.workers = split, augment, device, seed, workers
+
+    def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        loader: DataLoader[tuple[Tensor, int]] = DataLoader(
+            _Items(self.split, self.augment, self.seed, epoch),
+            batch_sampler=[chosen.tolist() for chosen in positions],
+            num_workers=min(self.workers, len(positions)),
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else the loader would draw from the global one
+        )
+        for images, labels in loader:
+            images = images.to(self.device, non_blocking=True)
+            yield self.augment.on_device(images), labels.to(self.device, non_blocking=True)
+
+
+class _Items(Dataset[tuple[Tensor, int]]):
+    """Transformed images, each with a seed of its own, so that workers and ranks change nothing."""
+
+    def __init__(self, split: FolderSet, augment: FolderAugment, seed: int, epoch: int) -> None:
+        self.split, self.augment, self.seed, self.epoch = split, augment, seed, epoch
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        row = max(position, 0)
+        image = self.augment.on_worker(self.split.decode(row), mix("item", self.seed, self.epoch, row))
+        return image, PADDING_LABEL if position < 0 else int(self.split.labels[row])

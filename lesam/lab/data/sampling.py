@@ -1,0 +1,128 @@
+"""Choosing training images: how many of each class, which are held out, which labels are made wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lesam.lab.data.seeds import generator
+from lesam.lab.data.splits import Splits, TensorSet
+
+
+def balanced_counts(labels: Tensor, classes: int, total: int) -> list[int]:
+    """Divide ``total`` images over the classes as evenly as what is there allows.
+
+    Example:
+        >>> balanced_counts(torch.tensor([0, 0, 0, 0, 1, 2, 2, 2]), classes=3, total=6)
+        [3, 1, 2]
+    """
+    available = torch.bincount(labels, minlength=classes).tolist()
+    if not 0 < total <= len(labels):
+        raise ValueError(f"cannot choose {total} images out of {len(labels)}")
+    counts = [0] * classes
+    while total > 0:
+        open_classes = [c for c in range(classes) if counts[c] < available[c]]
+        share = max(1, total // len(open_classes))
+        for c in open_classes[: total if share == 1 else None]:
+            taken = min(share, available[c] - counts[c], total)
+            counts[c] += taken
+            total -= taken
+    return counts
+
+
+def pick_per_class(labels: Tensor, counts: Sequence[int], seed: int) -> Tensor:
+    """Choose ``counts[c]`` random images of each class ``c``, without replacement.
+
+    Fewer images of a class are a subset of more of them under the same seed.
+
+    Returns:
+        Positions in ascending order.
+
+    Example:
+        >>> labels = torch.tensor([0, 1, 0, 1, 0])
+        >>> labels[pick_per_class(labels, [2, 1], seed=0)].sort().values
+        tensor([0, 0, 1])
+    """
+    chosen = []
+    for label, count in enumerate(counts):
+        members = (labels == label).nonzero().flatten()
+        if count > len(members):
+            raise ValueError(f"class {label} has {len(members)} images, {count} were asked for")
+        order = torch.randperm(len(members), generator=generator("class", seed, label))
+        chosen.append(members[order[:count]])
+    return torch.cat(chosen).sort().values
+
+
+def corrupt_labels(labels: Tensor, classes: int, fraction: float, seed: int) -> Tensor:
+    """Make exactly ``round(fraction * N)`` labels wrong, each another class drawn uniformly.
+
+    Example:
+        >>> labels = torch.zeros(10, dtype=torch.int64)
+        >>> int((corrupt_labels(labels, 3, 0.3, seed=0) != labels).sum())
+        3
+    """
+    if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f"label_noise must lie in [0, 1], got {fraction}")
+    if fraction > 0 and classes < 2:
+        raise ValueError(f"label_noise needs at least 2 classes, got {classes}")
+    source = generator("label noise", seed)
+    wrong = torch.randperm(len(labels), generator=source)[: round(fraction * len(labels))]
+    shift = torch.randint(1, max(classes, 2), (len(wrong),), generator=source)
+    noisy = labels.clone()
+    noisy[wrong] = (labels[wrong] + shift) % classes
+    return noisy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaping:
+    """What part of a data set to use. Every choice is a function of ``seed``.
+
+    The validation images are drawn first (so they do not depend on ``train_size``), then the training
+    images from the rest, both balanced over classes; then training labels are made wrong. Validation and
+    test labels stay right.
+
+    Attributes:
+        train_size: Training images to keep; ``None`` keeps all.
+        test_size: Test images to keep; ``None`` keeps all.
+        validation: Fraction of the official training images to hold out.
+        label_noise: Fraction of the training labels to make wrong.
+        seed: Seed of all of the above.
+    """
+
+    train_size: int | None = None
+    test_size: int | None = None
+    validation: float = 0.0
+    label_noise: float = 0.0
+    seed: int = 0
+
+    def apply(self, splits: Splits) -> Splits:
+        """Return the splits with these choices made."""
+        train, test = splits.train, splits.test
+        if not isinstance(train, TensorSet) or not isinstance(test, TensorSet):
+            if self != Shaping(seed=self.seed):
+                raise ValueError(f"{splits.name} is not held in memory: {self} does not apply to it")
+            return splits
+        if not 0.0 <= self.validation < 1.0:
+            raise ValueError(f"validation must lie in [0, 1), got {self.validation}")
+        validation = None
+        held_out = round(self.validation * len(train))
+        if held_out:
+            chosen = _balanced(train, splits.classes, held_out, self.seed)
+            rest = torch.ones(len(train), dtype=torch.bool)
+            rest[chosen] = False
+            validation, train = train.subset(chosen), train.subset(rest.nonzero().flatten())
+        if self.train_size is not None:
+            train = train.subset(_balanced(train, splits.classes, self.train_size, self.seed))
+        if self.test_size is not None:
+            test = test.subset(_balanced(test, splits.classes, self.test_size, self.seed))
+        if self.label_noise:
+            labels = corrupt_labels(train.labels, splits.classes, self.label_noise, self.seed)
+            train = TensorSet(train.images, labels)
+        return replace(splits, train=train, test=test, validation=validation)
+
+
+def _balanced(split: TensorSet, classes: int, total: int, seed: int) -> Tensor:
+    return pick_per_class(split.labels, balanced_counts(split.labels, classes, total), seed)

@@ -1,0 +1,82 @@
+"""The networks of the experiments, by name.
+
+Example:
+    >>> model = build("resnet18", 10)
+    >>> build("resnet81", 10)
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown model 'resnet81'; did you mean 'resnet18'? ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from lesam.lab.data.normalisation import normalisation as constants_of
+from lesam.lab.models.digits import digits_cnn
+from lesam.lab.models.imagenet import imagenet_resnet18, imagenet_resnet50, imagenet_resnet101, vit_b_16
+from lesam.lab.models.normalized import NormalizedInput
+from lesam.lab.models.pyramid import pyramidnet110
+from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
+from lesam.lab.models.wide import wrn28_10
+from lesam.lab.names import unknown
+
+__all__ = ["NAMES", "NormalizedInput", "build", "options"]
+
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": resnet18,
+    "preact_resnet18": preact_resnet18,
+    "wrn28_10": wrn28_10,
+    "pyramidnet110": pyramidnet110,
+    "small_resnet": small_resnet,
+    "digits_cnn": digits_cnn,
+    "imagenet_resnet18": imagenet_resnet18,
+    "imagenet_resnet50": imagenet_resnet50,
+    "imagenet_resnet101": imagenet_resnet101,
+    "vit_b_16": vit_b_16,
+}
+
+NAMES = tuple(_BUILDERS)
+
+_FIXED = ("classes", "maker", "named")
+
+
+def options(name: str) -> tuple[str, ...]:
+    """Return the names of a model's options.
+
+    Example:
+        >>> options("small_resnet")
+        ('width', 'blocks', 'in_channels')
+    """
+    if name not in _BUILDERS:
+        raise unknown("model", name, NAMES)
+    return tuple(p for p in inspect.signature(_BUILDERS[name]).parameters if p not in _FIXED)
+
+
+def build(name: str, classes: int, *, normalisation: str | None = None, **chosen: Any) -> nn.Module:
+    """Build a freshly initialised model; torch's global random state decides its weights.
+
+    Args:
+        name: One of ``NAMES``.
+        classes: Number of outputs.
+        normalisation: Name of the constants by which the model itself normalises inputs in [0, 1];
+            ``None`` when its inputs come normalised.
+        **chosen: Options of that model, see ``options(name)``.
+
+    Example:
+        >>> import torch
+        >>> build("small_resnet", 5, width=4)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 5])
+    """
+    known = options(name)
+    if classes < 1:
+        raise ValueError(f"classes must be >= 1, got {classes}")
+    for option in chosen:
+        if option not in known:
+            raise unknown(f"option of {name}", option, (*known, "normalisation"))
+    model = _BUILDERS[name](classes, **chosen)
+    return model if normalisation is None else NormalizedInput(model, *constants_of(normalisation))
