@@ -19,7 +19,7 @@ from ._gradients import Consumed, EntryCheck, clear
 from ._last import Last, Seen
 from ._memory import Memory
 from ._mixing import Mixing
-from ._passes import BatchStatistics, RandomState, unsynchronised, without_gradient, workers
+from ._passes import BatchStatistics, RandomState, compiled, unsynchronised, without_gradient, workers
 from ._run import Phase, Run
 from .schedules import Predicate
 
@@ -84,12 +84,13 @@ class Loop:
         """Tensors whose clean gradient nobody needs: the backward is cut short there.
 
         Not where several processes exchange gradients in this pass, since they wait for all of them, nor where each of
-        several micro-batches may go its own way through the model. The last tensor always stays, so that the loss has
+        several micro-batches may go its own way through the model, nor in a compiled model, which would be compiled
+        anew for each choice. The last tensor always stays, so that the loss has
         something to be differentiated by.
         """
         needed = self.parts.combine.mixes_gradient or self.parts.direction.remembers or self.parts.combine.products
         alone = (self.local or not dist.is_initialized()) and self.run.micro_batches == 1
-        if needed or not alone:
+        if needed or not alone or compiled(self.model):
             return []
         return [p for p, taken in zip(self.perturbable()[:-1], self._subset(), strict=False) if not taken]
 
@@ -228,6 +229,7 @@ class Loop:
         space.copy_(self.memory.scratch("backup").vector(space), weights)
         self.run.perturbed = space
         space.climb_(weights, climbed.u, climbed.coefficient, climbed.skip, seed=ascent.step)
+        torch.clear_autocast_cache()  # an autocast around the whole step keeps low-precision copies of the weights
         self.parts.direction.learn_before(ascent)
         self._note(ascent, climbed)
         self._look_for_a_scaler(ascent)
@@ -243,6 +245,7 @@ class Loop:
         space, self.run.perturbed = self.run.perturbed, None
         if space is not None:
             space.copy_(space.weights(), self.memory.scratch("backup").vector(space))
+            torch.clear_autocast_cache()
 
     def _finish(self, mixing: Mixing, skip: Tensor | None) -> None:
         """Weights are back: check, learn, combine."""
@@ -350,6 +353,7 @@ class Loop:
                 norm = space.norm(space.gradients())
                 space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.base.step()
+            torch.clear_autocast_cache()
         except BaseException:
             self.abandon()
             raise

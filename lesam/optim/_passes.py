@@ -118,6 +118,14 @@ def unsynchronised(model: nn.Module | None) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def compiled(model: nn.Module | None) -> bool:
+    """Whether torch.compile is at work in ``model``."""
+    if model is None:
+        return False
+    # By name, since importing torch._dynamo to test for its class takes seconds.
+    return any(m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule" for m in model.modules())
+
+
 def workers(model: nn.Module | None) -> Any:
     """The process group over which a model's gradients are averaged; None if it has none."""
     return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None

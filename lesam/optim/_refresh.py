@@ -35,6 +35,7 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
         calls += 1
         space.copy_(weights, backup)
         space.add_(weights, v, h)
+        torch.clear_autocast_cache()
         clear(parameters)
         with start.replayed(), torch.enable_grad():
             call()
@@ -55,6 +56,7 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
         raise
     finally:
         space.copy_(weights, backup)
+        torch.clear_autocast_cache()
         clear(parameters)
         if statistics is not None:
             statistics.restore()

@@ -301,3 +301,18 @@ def test_weight_decay_is_not_part_of_the_climb(method):
     loss = nn.functional.cross_entropy(other(x), y)
     g = flat(list(torch.autograd.grad(loss, list(other.parameters()))))
     assert torch.allclose(opt.last.grad_norm, g.norm())
+
+
+def test_autocast_around_the_whole_step_sees_the_perturbed_weights():
+    """Autocast caches low-precision copies of the weights; the second pass must not run on those of the first."""
+    model = network(dtype=torch.float32)
+    opt = lesam.SAM(sgd(model.parameters()), rho=10.0)
+    x, y = next(batches(1, dtype=torch.float32))
+    with torch.autocast("cpu", torch.bfloat16):
+        opt.step(closure_for(opt, model, x, y))
+        moved = float(opt.last.perturbed_loss - opt.last.loss)
+        after = float(nn.functional.cross_entropy(model(x), y))
+    with torch.autocast("cpu", torch.bfloat16):
+        fresh = float(nn.functional.cross_entropy(model(x), y))
+    assert moved > 1.0
+    assert after == fresh
