@@ -87,9 +87,7 @@ def images_per_second(epoch: Iterable[Any]) -> float:
     return count / (time.perf_counter() - start)
 
 
-def measure(
-    split: TensorSet, batch: int, preset: str, repeats: int, threads: list[int]
-) -> list[dict[str, Any]]:
+def measure(split: TensorSet, batch: int, preset: str, repeats: int, threads: list[int]) -> list[dict[str, Any]]:
     """Let all pipelines read epochs in turn; the first round only warms up."""
     ours = Batches(split, batch, augmentation(preset), device="cpu", seed=0)
     theirs = peer(split, batch, preset)

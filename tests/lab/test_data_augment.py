@@ -158,7 +158,8 @@ def test_dtype_and_memory_format() -> None:
     exact = augmentation("basic_cutout", dtype=torch.float64)(images, seeded())
     assert exact.dtype == torch.float64
     half = augmentation("basic_cutout", dtype=torch.bfloat16, channels_last=True)(images, seeded())
-    assert half.dtype == torch.bfloat16 and half.is_contiguous(memory_format=torch.channels_last)
+    assert half.dtype == torch.bfloat16
+    assert half.is_contiguous(memory_format=torch.channels_last)
     single = augmentation("basic_cutout")(images, seeded())
     assert torch.equal(half.contiguous(), single.bfloat16())
     torch.testing.assert_close(exact.float(), single)
@@ -168,7 +169,8 @@ def test_dtype_and_memory_format() -> None:
 
 def test_reflection_keeps_the_unit_interval_and_adds_no_black() -> None:
     out = augmentation("reflect")(pictures(100).clamp(min=100), seeded())
-    assert out.min() >= 100 / 255 and out.max() <= 1
+    assert out.min() >= 100 / 255
+    assert out.max() <= 1
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_reflection_keeps_the_unit_interval_and_adds_no_black() -> None:
     ],
 )
 def test_settings_without_a_meaning_are_errors(settings: dict) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="|".join(str(value) for value in settings.values())):
         AugmentConfig(**settings)
 
 

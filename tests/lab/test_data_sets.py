@@ -23,7 +23,8 @@ def test_digits_are_the_bundled_ones_each_exactly_once() -> None:
     assert torch.bincount(made.train.labels).tolist() == [120] * 10
     bunch = load_digits()
     images = torch.cat([made.train.images, made.test.images]).squeeze(1)
-    assert images.min() == 0 and images.max() == 255
+    assert images.min() == 0
+    assert images.max() == 255
     labels = torch.cat([made.train.labels, made.test.labels])
 
     def rows(levels, targets) -> list[tuple[int, ...]]:
@@ -36,7 +37,8 @@ def test_digits_constants_are_theirs() -> None:
     made = load("digits")
     pixels = torch.cat([made.train.images, made.test.images]).double() / 255
     mean, std = NORMALISATIONS["digits"]
-    assert abs(pixels.mean() - mean[0]) < 1e-4 and abs(pixels.std() - std[0]) < 1e-4
+    assert abs(pixels.mean() - mean[0]) < 1e-4
+    assert abs(pixels.std() - std[0]) < 1e-4
 
 
 def test_larger_digits_repeat_pixels() -> None:
@@ -89,7 +91,8 @@ def test_balanced_counts_are_as_even_as_possible(labels: list[int], share: float
     total = max(1, int(share * len(labels)))
     counts = balanced_counts(tensor, 5, total)
     available = torch.bincount(tensor, minlength=5).tolist()
-    assert sum(counts) == total and all(c <= a for c, a in zip(counts, available, strict=True))
+    assert sum(counts) == total
+    assert all(c <= a for c, a in zip(counts, available, strict=True))
     # A class may have fewer than another only when it has no more, up to the remainder of one.
     unfilled = [c for c, a in zip(counts, available, strict=True) if c < a]
     assert not unfilled or max(counts) - min(unfilled) <= 1
@@ -136,7 +139,8 @@ def test_tensor_sets_split_without_loss_and_refuse_other_tensors() -> None:
 
 def test_synthetic_images_can_be_learned_and_do_not_overlap() -> None:
     made = load("synthetic", image_size=16, classes=7, train_size=700, test_size=350)
-    assert made.train.images.shape == (700, 3, 16, 16) and made.classes == 7
+    assert made.train.images.shape == (700, 3, 16, 16)
+    assert made.classes == 7
     assert torch.bincount(made.test.labels).tolist() == [50] * 7
     means = torch.stack([made.train.images[made.train.labels == c].double().mean(0) for c in range(7)])
     distance = torch.cdist(made.test.images.double().flatten(1), means.flatten(1))
@@ -146,7 +150,8 @@ def test_synthetic_images_can_be_learned_and_do_not_overlap() -> None:
 
 def test_synthetic_images_are_a_function_of_their_seed() -> None:
     one, same, other = (load("synthetic", train_size=20, seed=s).train.images for s in (0, 0, 1))
-    assert torch.equal(one, same) and not torch.equal(one, other)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
     hard = load("synthetic", channels=1, image_size=8, noise=0.0, train_size=20).train
     assert torch.equal(hard.images[0], hard.images[10])  # same class, no noise
     with pytest.raises(ValueError, match="classes"):
@@ -158,7 +163,8 @@ def test_unknown_names_and_options_suggest_the_nearest() -> None:
         load("cifra100")
     with pytest.raises(ValueError, match="did you mean 'label_noise'"):
         load("digits", label_noice=0.1)
-    assert "download" in data.options("cifar10") and "train_size" not in data.options("imagefolder")
+    assert "download" in data.options("cifar10")
+    assert "train_size" not in data.options("imagefolder")
 
 
 @pytest.fixture
@@ -246,4 +252,5 @@ def test_folders_that_do_not_fit_are_errors(tree: Path) -> None:
 def test_folder_sets_can_be_cut(tree: Path) -> None:
     split = load("imagefolder", tree).train
     part = split.subset(torch.tensor([9, 0]))
-    assert part.labels.tolist() == [1, 0] and part.paths[1].endswith("cat/0.png")
+    assert part.labels.tolist() == [1, 0]
+    assert part.paths[1].endswith("cat/0.png")

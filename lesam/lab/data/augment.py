@@ -104,9 +104,7 @@ class Augment:
         choices: dict[str, Tensor] = {}
         if config.padding:
             for name in ("top", "left"):
-                choices[name] = torch.randint(
-                    2 * config.padding + 1, count, generator=generator, device=device
-                )
+                choices[name] = torch.randint(2 * config.padding + 1, count, generator=generator, device=device)
         if config.flip:
             choices["flip"] = torch.rand(count, generator=generator, device=device) < 0.5
         if config.cutout:

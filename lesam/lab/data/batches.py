@@ -78,9 +78,7 @@ class Batches:
         self.part_size = self.size // world if shuffle else -(-self.size // world)
         self._length = self.part_size // batch_size if drop_last else -(-self.part_size // batch_size)
         if self._length == 0:
-            raise ValueError(
-                f"{self.size} images on {world} ranks make no batch of {batch_size} with {drop_last=}"
-            )
+            raise ValueError(f"{self.size} images on {world} ranks make no batch of {batch_size} with {drop_last=}")
         self._reader = _reader(split, augment, torch.device(device), seed, rank, workers)
 
     def __len__(self) -> int:
@@ -107,9 +105,7 @@ class Batches:
 class _Reader(Protocol):
     """Makes the batches at given positions of the split."""
 
-    def read(
-        self, positions: tuple[Tensor, ...], epoch: int, start: int
-    ) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
 def _reader(
@@ -133,9 +129,7 @@ def _reader(
 
 
 class _TensorReader:
-    def __init__(
-        self, split: TensorSet, augment: Augment, device: torch.device, seed: int, rank: int
-    ) -> None:
+    def __init__(self, split: TensorSet, augment: Augment, device: torch.device, seed: int, rank: int) -> None:
         self.split, self.augment, self.device, self.seed, self.rank = split, augment, device, seed, rank
 
     def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -153,9 +147,7 @@ class _TensorReader:
 
 
 class _FolderReader:
-    def __init__(
-        self, split: FolderSet, augment: FolderAugment, device: torch.device, seed: int, workers: int
-    ) -> None:
+    def __init__(self, split: FolderSet, augment: FolderAugment, device: torch.device, seed: int, workers: int) -> None:
         self.split, self.augment, self.device, self.seed, self.workers = split, augment, device, seed, workers
 
     def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:

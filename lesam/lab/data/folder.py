@@ -38,9 +38,7 @@ class FolderSet:
 
     def subset(self, indices: Tensor) -> FolderSet:
         """Return the images at the given positions, in that order."""
-        return replace(
-            self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=self.labels[indices]
-        )
+        return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=self.labels[indices])
 
     def decode(self, index: int) -> Image.Image:
         """Read one image as RGB; a file that cannot be read is named."""
@@ -109,9 +107,7 @@ class FolderAugmentConfig:
         if self.size < 1:
             raise ValueError(f"size must be >= 1, got {self.size}")
         if self.evaluation_resize is not None and self.evaluation_resize < self.size:
-            raise ValueError(
-                f"evaluation_resize must be >= size or None, got {self.evaluation_resize} < {self.size}"
-            )
+            raise ValueError(f"evaluation_resize must be >= size or None, got {self.evaluation_resize} < {self.size}")
 
 
 class FolderAugment:

@@ -67,9 +67,7 @@ def vit_b_16(
         raise ValueError(f"image_size must be a multiple of patch, got {image_size} and {patch}")
     if width % heads:
         raise ValueError(f"width must be a multiple of heads, got {width} and {heads}")
-    model = VisionTransformer(
-        image_size, patch, layers, heads, width, 4 * width, dropout=dropout, num_classes=classes
-    )
+    model = VisionTransformer(image_size, patch, layers, heads, width, 4 * width, dropout=dropout, num_classes=classes)
     if weights is not None:
         state = read_state(weights, tv.ViT_B_16_Weights)
         embedding = state.get("encoder.pos_embedding")

@@ -81,9 +81,7 @@ def stages(
 class ResNet(nn.Module):
     """A ResNet with the CIFAR stem: 3 x 3, stride 1, no pooling before the stages."""
 
-    def __init__(
-        self, classes: int, widths: Sequence[int], blocks: Sequence[int], in_channels: int = 3
-    ) -> None:
+    def __init__(self, classes: int, widths: Sequence[int], blocks: Sequence[int], in_channels: int = 3) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, widths[0])
         self.bn1 = nn.BatchNorm2d(widths[0])

@@ -1,0 +1,6 @@
+"""What training frameworks need beyond plain torch. Import the module of the framework by name.
+
+``lesam.integrations.lightning`` and ``lesam.integrations.transformers`` (which covers Accelerate's part in it) need
+their framework installed: ``pip install "lesam[lightning]"``, ``pip install "lesam[transformers]"``. Fabric, bare
+Accelerate and timm need nothing from here.
+"""

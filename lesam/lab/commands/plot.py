@@ -1,0 +1,30 @@
+"""``lesam plot``: run folders as a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import RunPaths
+
+Kind = Literal["curves", "radius", "sensitivity", "switch"]
+
+
+def plot(
+    kind: Annotated[Kind, Parameter(help="What to draw.")],
+    runs: RunPaths = [Path("runs")],  # noqa: B006 -- cyclopts reads the default, nobody changes it
+    *,
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="File to write; its ending is the format.")
+    ] = None,
+) -> None:
+    """Draw runs: accuracy and loss, the radius over training, sensitivity to the budget, or a late switch."""
+    from lesam.lab import plots
+    from lesam.lab.groups import group
+    from lesam.lab.runfolder import find_runs
+
+    path = output or Path(f"{kind}.png")
+    plots.save(plots.KINDS[kind](group(find_runs(runs))), path)
+    print(path)

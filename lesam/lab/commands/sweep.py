@@ -1,0 +1,93 @@
+"""``lesam sweep``: many settings of one recipe, on several processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds
+
+
+def sweep(
+    recipe: str,
+    *,
+    method: Method = "lesam",
+    scale: Scale = "small",
+    seeds: Seeds = [0],  # noqa: B006 -- cyclopts reads the default, nobody changes it
+    set_: Overrides = [],  # noqa: B006
+    grid: Annotated[list[str], Parameter(negative="", help="An axis, as in optimizer.sigma=0.2,0.35.")] = [],  # noqa: B006
+    search: Annotated[
+        list[str], Parameter(negative="", help="A range to search, as in optimizer.sigma=0.05:1:log.")
+    ] = [],  # noqa: B006
+    trials: Annotated[int, Parameter(help="Settings to try in a search.")] = 20,
+    study: Annotated[str | None, Parameter(help="Name of the Optuna study.")] = None,
+    storage: Annotated[
+        str | None, Parameter(help="Optuna storage URL; by default an SQLite file beside the runs.")
+    ] = None,
+    jobs: Annotated[int, Parameter(help="Processes that train at a time.")] = 1,
+    threads: Annotated[int, Parameter(help="Threads of each process.")] = 1,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Train RECIPE over a grid, or search for the best validation accuracy; resumable, failures do not stop the rest.
+
+    Parameters
+    ----------
+    recipe
+        A recipe of `lesam list recipes`.
+    """
+    from lesam.lab import recipes
+    from lesam.lab import sweep as sweeping
+    from lesam.lab.config import RunConfig
+    from lesam.lab.serialise import override
+
+    def build(setting: Sequence[str], seed: int) -> RunConfig:
+        config = recipes.build(recipe, method=method, scale=scale, seed=seed)
+        return override(config, [*set_, *setting])
+
+    if bool(grid) == bool(search):
+        raise ValueError("a sweep needs either --grid or --search")
+    runs.mkdir(parents=True, exist_ok=True)
+    if grid:
+        outcomes = sweeping.grid(
+            build, sweeping.parse_grid(grid), seeds, runs=runs, jobs=jobs, threads=threads, hear=_tell
+        )
+        failed = [outcome for outcome in outcomes if outcome.summary is None]
+        print(f"{len(outcomes) - len(failed)} of {len(outcomes)} runs finished; `lesam table {runs}` shows them")
+        for outcome in failed:
+            print(f"failed: {' '.join(outcome.setting)} seed {outcome.seed}\n{outcome.error}", file=sys.stderr)
+        if failed:
+            sys.exit(1)
+        return
+    ranges = [sweeping.Range.parse(text) for text in search]
+    found = sweeping.search(
+        build,
+        ranges,
+        seeds,
+        trials=trials,
+        study_name=study or f"{recipe}-{scale}-{method}",
+        storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
+        runs=runs,
+        jobs=jobs,
+        threads=threads,
+        hear=_tell,
+    )
+    done = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]
+    if not done:
+        raise ValueError(f"no trial of the study {found.study_name!r} finished")
+    setting = " ".join(f"--set {path}={value}" for path, value in found.best_params.items())
+    print(f"best of {len(done)} settings on the validation split ({found.best_value * 100:.2f} %): {setting}")
+
+
+def _tell(event: Any) -> None:
+    """One line for each run that ended."""
+    if event.kind == "done":
+        last = event.summary["last"]
+        shown = last.get("validation_accuracy", last["test_accuracy"])
+        split = "validation" if "validation_accuracy" in last else "test"
+        print(f"{event.job.config.folder_name}: {split} accuracy {shown * 100:.2f} %", flush=True)
+    elif event.kind == "failed":
+        print(f"{event.job.config.folder_name} failed: {event.error.strip().splitlines()[-1]}", flush=True)

@@ -1,0 +1,33 @@
+"""``lesam table``: run folders as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import RunPaths
+
+
+def table(
+    runs: RunPaths = [Path("runs")],  # noqa: B006 -- cyclopts reads the default, nobody changes it
+    *,
+    format: Literal["markdown", "latex", "csv"] = "markdown",
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")] = None,
+) -> None:
+    """Tabulate finished runs: n, mean, standard deviation, and the paper's figure where the setting is the paper's."""
+    from lesam.lab import tables
+    from lesam.lab.groups import group
+    from lesam.lab.runfolder import find_runs
+
+    lines = tables.lines(group(find_runs(runs)))
+    if not lines:
+        raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished")
+    text = tables.FORMATS[format](lines)
+    if output is None:
+        print(text, end="")
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text)
+        print(output)

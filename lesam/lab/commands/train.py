@@ -1,0 +1,63 @@
+"""``lesam train``: one run for each seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds
+
+
+def train(
+    recipe: str,
+    *,
+    method: Method = "lesam",
+    scale: Scale = "small",
+    seeds: Seeds = [0],  # noqa: B006 -- cyclopts reads the default, nobody changes it
+    set_: Overrides = [],  # noqa: B006
+    runs: Runs = Path("runs"),
+    switch_at: Annotated[int | None, Parameter(help="Epoch from which the method replaces its base.")] = None,
+    fresh_momentum: Annotated[bool, Parameter(negative="", help="Empty momentum at the switch.")] = False,
+    devices: Annotated[str, Parameter(help="Processes on this machine: a number or auto.")] = "1",
+    nodes: Annotated[int, Parameter(help="Machines.")] = 1,
+    accelerator: Annotated[str, Parameter(help="cpu, cuda, mps or auto.")] = "auto",
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto",
+    compile: Annotated[bool, Parameter(negative="", help="Compile the model with torch.compile.")] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print the configuration and stop.")] = False,
+) -> None:
+    """Train RECIPE; a run that was stopped goes on, a finished one is left alone.
+
+    Parameters
+    ----------
+    recipe
+        A recipe of `lesam list recipes`.
+    """
+    from lesam.lab import recipes
+    from lesam.lab.serialise import override, to_json
+
+    changes = [
+        f"system.devices={devices}",
+        f"system.nodes={nodes}",
+        f"system.accelerator={accelerator}",
+        f"system.precision={precision}",
+        f"system.strategy={strategy}",
+        f"system.compile={compile}",
+    ]
+    if switch_at is not None:
+        changes += [f"schedule.switch_at={switch_at}", f"schedule.carry_momentum={not fresh_momentum}"]
+    configs = [
+        override(recipes.build(recipe, method=method, scale=scale, seed=seed), [*changes, *set_]) for seed in seeds
+    ]
+    if dry_run:
+        print(*(to_json(config) for config in configs), sep="", end="")
+        return
+    # Only now: what needs seconds to import should not delay an error in the arguments.
+    from lesam.lab.launch import make_fabric
+    from lesam.lab.loop import train as train_run
+
+    fabric = make_fabric(configs[0].system)
+    for config in configs:
+        train_run(config, runs=runs, fabric=fabric)

@@ -1,0 +1,99 @@
+"""Training metrics that stay on the device until the epoch ends: no step waits for the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FIELDS = ("loss", "perturbed_loss", "grad_norm", "slope", "rho", "sigma", "capped", "cost")
+"""What an optimizer's ``last`` holds, in the order of the columns here."""
+
+
+class Meter:
+    """Collects what each step of one epoch saw."""
+
+    def __init__(self) -> None:
+        """Start an empty epoch."""
+        self._steps: list[Tensor] = []
+        self._sizes: list[int] = []
+        self._correct: list[Tensor] = []
+
+    def add(self, values: Tensor, correct: Tensor, size: int) -> None:
+        """Remember one step: a row with the values of :data:`FIELDS`, right answers, batch size."""
+        self._steps.append(values)
+        self._correct.append(correct)
+        self._sizes.append(size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The epoch so far, for a checkpoint in its middle."""
+        return {
+            "steps": self.table().float(),
+            "correct": torch.stack(self._correct).cpu() if self._correct else torch.zeros(0),
+            "sizes": torch.tensor(self._sizes),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with an epoch that was interrupted."""
+        self._steps = list(state["steps"])
+        self._correct = list(state["correct"])
+        self._sizes = [int(size) for size in state["sizes"]]
+
+    def table(self) -> Tensor:
+        """One row per step, on the CPU."""
+        if not self._steps:
+            return torch.zeros(0, len(FIELDS))
+        device = self._steps[-1].device
+        return torch.stack([row.to(device) for row in self._steps]).cpu()
+
+    def totals(self) -> tuple[Tensor, Tensor]:
+        """Right answers and samples of the epoch, on the CPU: sums that workers may add up."""
+        correct = sum(int(count) for count in torch.stack([count.cpu() for count in self._correct]))
+        return torch.tensor(float(correct)), torch.tensor(float(sum(self._sizes)))
+
+    def sizes(self) -> Tensor:
+        """Samples of each step."""
+        return torch.tensor(self._sizes, dtype=torch.float64)
+
+
+def summarise(table: Tensor, sizes: Tensor) -> dict[str, float | None]:
+    """Means over steps (the loss weighted by samples) and the spread of the radius; None where nothing was seen."""
+    columns = {name: table[:, index].double() for index, name in enumerate(FIELDS)}
+    rho = columns["rho"][torch.isfinite(columns["rho"])]
+    excess = columns["perturbed_loss"] - columns["loss"]
+    return {
+        "train_loss": plain((columns["loss"] * sizes).sum() / sizes.sum()),
+        "perturbed_loss": _mean(columns["perturbed_loss"]),
+        "sharpness": _mean(excess),
+        "grad_norm": _mean(columns["grad_norm"]),
+        "slope": _mean(columns["slope"]),
+        "rho": _mean(rho),
+        "rho_min": plain(rho.min()) if len(rho) else None,
+        "rho_max": plain(rho.max()) if len(rho) else None,
+        "sigma": _mean(columns["sigma"]),
+        "capped": _mean(columns["capped"]),
+        "passes": _mean(columns["cost"]),
+    }
+
+
+def windows(table: Tensor, sizes: Tensor, *, epoch: int, first_step: int, every: int) -> list[dict[str, Any]]:
+    """Rows of ``steps.jsonl``: the same summary over windows of ``every`` steps."""
+    rows = []
+    for start in range(0, len(table), every):
+        stop = min(start + every, len(table))
+        summary = summarise(table[start:stop], sizes[start:stop])
+        rows.append({"epoch": epoch, "step": first_step + start, "steps": stop - start, **summary})
+    return rows
+
+
+def plain(value: Tensor | float) -> float | None:
+    """A finite number for JSON, or None."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _mean(values: Tensor) -> float | None:
+    finite = values[torch.isfinite(values)]
+    return plain(finite.mean()) if len(finite) else None

@@ -1,0 +1,38 @@
+"""Mean and spread of a few repetitions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Number of values, their mean and their sample standard deviation (n - 1; NaN for a single value)."""
+
+    n: int
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise at least one value.
+
+        >>> Spread.of([1.0, 2.0, 3.0])
+        Spread(n=3, mean=2.0, std=1.0)
+        """
+        if not values:
+            raise ValueError("cannot summarise no values at all")
+        std = statistics.stdev(values) if len(values) > 1 else math.nan
+        return cls(len(values), statistics.fmean(values), std)
+
+    def text(self, scale: float = 100.0) -> str:
+        """The mean and spread as a percentage.
+
+        >>> Spread(3, 0.8151, 0.0008).text()
+        '81.51 ± 0.08'
+        """
+        mean = f"{self.mean * scale:.2f}"
+        return mean if math.isnan(self.std) else f"{mean} ± {self.std * scale:.2f}"

@@ -1,0 +1,176 @@
+"""One optimizer step on one batch, for every kind of optimizer: the only place where the passes are called.
+
+Each function here returns a row with the values of :data:`lesam.lab.meter.FIELDS` and the number of right
+answers of the clean pass, both on the device and unread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lesam.lab.meter import FIELDS
+from lesam.lab.optimizers import PLAIN, EigenSAMConfig, OptimizerConfig
+
+Outcome = tuple[Tensor, Tensor]
+Stepper = Callable[[Tensor, Tensor], Outcome]
+
+
+class Objective:
+    """Cross-entropy of a model on one batch; remembers the right answers of its first pass in a step."""
+
+    def __init__(self, fabric: Fabric, model: nn.Module, label_smoothing: float) -> None:
+        """Bind the module as the strategy wrapped it, the precision and the loss."""
+        self.fabric, self.model, self.label_smoothing = fabric, model, label_smoothing
+        self.images = self.labels = torch.empty(0)
+        self.correct: Tensor | None = None
+
+    def take(self, images: Tensor, labels: Tensor) -> None:
+        """The batch of the coming step."""
+        self.images, self.labels, self.correct = images, labels, None
+
+    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
+        """Loss of each sample, or of the chosen ones."""
+        chosen = slice(None) if indices is None else indices
+        labels = self.labels[chosen]
+        logits = self._logits(self.images[chosen], labels)
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+
+    def loss(self) -> Tensor:
+        """Mean loss of the batch."""
+        logits = self._logits(self.images, self.labels)
+        return functional.cross_entropy(logits, self.labels, label_smoothing=self.label_smoothing)
+
+    def _logits(self, images: Tensor, labels: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits: Tensor = self.model(images)
+        if logits.dtype in (torch.bfloat16, torch.float16):  # too few digits for a loss
+            logits = logits.float()
+        if self.correct is None:
+            self.correct = (logits.detach().argmax(1) == labels).sum()
+        return logits
+
+    def backward(self) -> Tensor:
+        """Mean loss of the batch, its gradient left in ``.grad``."""
+        loss = self.loss()
+        self.fabric.backward(loss)
+        return loss.detach()
+
+    def outcome(self, row: Tensor) -> Outcome:
+        """The result of the step."""
+        if self.correct is None:
+            raise RuntimeError("the optimizer took a step without a forward pass")
+        return row, self.correct
+
+
+def make_stepper(
+    config: OptimizerConfig, optimizer: torch.optim.Optimizer, objective: Objective, scaler: Any | None
+) -> Stepper:
+    """The way to take a step: plain, with a closure, with sample losses, or in two contexts for fp16."""
+    if config.method in PLAIN:
+        return _plain(config, optimizer, objective, scaler)
+    if scaler is not None:
+        return _scaled(config, optimizer, objective, scaler)
+    if config.method == "esam":
+        return _sampled(optimizer, objective)
+    return _closure(optimizer, objective)
+
+
+def _closure(optimizer: Any, objective: Objective) -> Stepper:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        return objective.backward()
+
+    def step(images: Tensor, labels: Tensor) -> Outcome:
+        objective.take(images, labels)
+        optimizer.step(closure)
+        return objective.outcome(seen(optimizer))
+
+    return step
+
+
+def _sampled(optimizer: Any, objective: Objective) -> Stepper:
+    def step(images: Tensor, labels: Tensor) -> Outcome:
+        objective.take(images, labels)
+        optimizer.step(sample_losses=objective.sample_losses)
+        return objective.outcome(seen(optimizer))
+
+    return step
+
+
+def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
+    if config.method == "esam":
+        raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
+
+    def unscaled() -> Tensor:
+        optimizer.zero_grad()
+        loss = objective.loss()
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def step(images: Tensor, labels: Tensor) -> Outcome:
+        objective.take(images, labels)
+        if isinstance(config, EigenSAMConfig) and optimizer.steps > 0 and optimizer.steps % config.every == 0:
+            optimizer.refresh(unscaled)
+            objective.correct = None
+        optimizer.zero_grad()
+        losses: dict[str, Tensor] = {}
+        if optimizer.passes == 2:
+            with optimizer.clean(scaler=scaler):
+                losses["loss"] = objective.backward()
+        with optimizer.perturbed(scaler=scaler):
+            losses["perturbed_loss"] = objective.backward()
+        scaler.step(optimizer)
+        scaler.update()
+        row = seen(optimizer)
+        for name, loss in losses.items():  # without a closure the optimizer does not see them
+            row[FIELDS.index(name)] = loss
+        return objective.outcome(row)
+
+    return step
+
+
+def _plain(
+    config: OptimizerConfig, optimizer: torch.optim.Optimizer, objective: Objective, scaler: Any | None
+) -> Stepper:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    limit = math.inf if config.max_norm is None else config.max_norm
+
+    def step(images: Tensor, labels: Tensor) -> Outcome:
+        objective.take(images, labels)
+        optimizer.zero_grad()
+        loss = objective.backward()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if config.max_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        row = loss.new_full((len(FIELDS),), math.nan, dtype=torch.float32)
+        row[0], row[2], row[7] = loss, whole(norm), 1.0
+        return objective.outcome(row)
+
+    return step
+
+
+def seen(optimizer: Any) -> Tensor:
+    """What the optimizer's last step saw, as one row on the device."""
+    last = optimizer.last
+    device = last.loss.device
+    return torch.stack([last[name].detach().to(device, torch.float32) for name in FIELDS])
+
+
+def whole(value: Tensor) -> Tensor:
+    """A sharded scalar as an ordinary tensor."""
+    full = getattr(value, "full_tensor", None)
+    return value if full is None else full()

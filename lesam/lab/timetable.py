@@ -1,0 +1,72 @@
+"""What happens when: number of steps, learning rate, budget and switch, each a pure function of the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import lesam
+from lesam.lab.config import ScheduleConfig
+from lesam.lab.optimizers import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """A schedule laid out over the steps of one data set.
+
+    >>> times = Timetable(ScheduleConfig(epochs=200), steps_per_epoch=391)
+    >>> times.lr_factor(100 * 391)
+    0.5
+    """
+
+    config: ScheduleConfig
+    steps_per_epoch: int
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        whole = self.config.epochs * self.steps_per_epoch
+        return whole if self.config.steps is None else min(whole, self.config.steps)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole run, the last one perhaps a part."""
+        return math.ceil(self.steps / self.steps_per_epoch)
+
+    def batches(self, epoch: int) -> int:
+        """Steps of one epoch."""
+        return min(self.steps_per_epoch, self.steps - epoch * self.steps_per_epoch)
+
+    @property
+    def switch_step(self) -> int | None:
+        """First step of the method when it starts late."""
+        return None if self.config.switch_at is None else self.config.switch_at * self.steps_per_epoch
+
+    def lr_factor(self, step: int) -> float:
+        r"""Learning rate as a share of its peak.
+
+        With ``t`` in epochs or steps, ``T`` the total and ``w`` the warm-up: ``(t + 1) / w`` before ``w``, then
+        ``(1 + cos(pi (t - w) / (T - w))) / 2`` (cosine) or ``gamma`` to the number of milestones passed.
+        """
+        config = self.config
+        per_step = config.lr_per == "step"
+        now, total = (step, self.steps) if per_step else (step // self.steps_per_epoch, self.epochs)
+        if now < config.lr_warmup:
+            return (now + 1) / config.lr_warmup
+        if config.lr == "cosine":
+            return (1 + math.cos(math.pi * (now - config.lr_warmup) / (total - config.lr_warmup))) / 2
+        if config.lr == "multistep":
+            return config.lr_gamma ** sum(now >= milestone for milestone in config.lr_milestones)
+        return 1.0
+
+    def budget(self, peak: float) -> Schedule:
+        """The budget over steps: ``peak``, with the configured warm-up and annealing."""
+        config = self.config
+        per_step = config.budget_per == "step"
+        schedule: Schedule = lesam.schedules.constant(peak)
+        if config.budget_anneal_start is not None:
+            stop = self.steps if per_step else self.epochs
+            schedule = lesam.schedules.cosine_tail(peak, start=config.budget_anneal_start, stop=stop)
+        if config.budget_warmup:
+            schedule = lesam.schedules.warmup(schedule, steps=config.budget_warmup)
+        return schedule if per_step else lesam.schedules.per_epoch(schedule, self.steps_per_epoch)

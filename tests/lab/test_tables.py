@@ -1,0 +1,99 @@
+"""Tables: the arithmetic, the grouping and where the paper's figure may stand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+from lesam.lab import recipes, tables
+from lesam.lab.config import RunConfig
+from lesam.lab.groups import group
+from lesam.lab.plots import over_seeds
+from lesam.lab.runfolder import RunFolder, find_runs
+from lesam.lab.serialise import override
+from lesam.lab.statistics import Spread
+
+
+def finished(config: RunConfig, runs: Path, last: float, best: float, capped: list[float | None]) -> RunFolder:
+    """A run folder as the loop leaves it, with chosen results."""
+    folder = RunFolder.of(config, runs)
+    folder.create(config, {"command": "by hand"})
+    for epoch, share in enumerate(capped):
+        folder.append({"epoch": epoch, "test_accuracy": last, "train_accuracy": 1.0, "capped": share}, [])
+    row = {"test_accuracy": last, "train_accuracy": 1.0}
+    folder.finish({"last": row, "best_test_selected": {"test_accuracy": best, "epoch": 0}})
+    return folder
+
+
+def paper(method: str, seed: int) -> RunConfig:
+    return recipes.build("cifar100-resnet18", method=method, scale="paper", seed=seed)
+
+
+def test_mean_and_sample_standard_deviation() -> None:
+    spread = Spread.of([0.80, 0.81, 0.84])
+    assert spread.mean == pytest.approx(0.81666667)
+    assert spread.std == pytest.approx(math.sqrt(((1 / 60) ** 2 + (1 / 150) ** 2 + (7 / 300) ** 2) / 2))
+    assert spread.text() == "81.67 ± 2.08"
+    assert Spread.of([0.5]).text() == "50.00"
+    with pytest.raises(ValueError, match="no values"):
+        Spread.of([])
+
+
+def test_repetitions_share_a_line_and_other_settings_do_not(tmp_path: Path) -> None:
+    for seed, last in enumerate((0.80, 0.82)):
+        finished(paper("lesam", seed), tmp_path, last, last + 0.01, [0.0, 1.0])
+    finished(override(paper("lesam", 0), ["optimizer.sigma=0.3"]), tmp_path, 0.7, 0.7, [None])
+    finished(paper("sgd", 0), tmp_path, 0.78, 0.79, [None])
+    lines = tables.lines(group(find_runs([tmp_path])))
+    assert [(line.label, line.last.n) for line in lines] == [
+        ("SGD", 1),
+        ("LE-SAM (sigma=0.3)", 1),
+        ("LE-SAM (sigma=0.35)", 2),
+    ]
+    assert lines[2].last.mean == pytest.approx(0.81)
+    assert lines[2].best.mean == pytest.approx(0.82)
+    assert lines[2].capped == pytest.approx(0.5)
+    assert [line.paper for line in lines] == [(78.31, 0.10), None, (81.51, 0.08)]
+
+
+def test_unfinished_runs_are_left_out(tmp_path: Path) -> None:
+    finished(paper("sam", 0), tmp_path, 0.8, 0.8, [None])
+    RunFolder.of(paper("sam", 1), tmp_path).create(paper("sam", 1), {})
+    (line,) = tables.lines(group(find_runs([tmp_path])))
+    assert line.last.n == 1
+
+
+def test_every_format_has_the_numbers(tmp_path: Path) -> None:
+    for seed, last in enumerate((0.80, 0.82)):
+        finished(paper("lesam", seed), tmp_path, last, last, [0.25])
+    lines = tables.lines(group(find_runs([tmp_path])))
+    markdown = tables.markdown(lines)
+    assert "| LE-SAM | 2 | 81.00 ± 1.41 | 81.00 ± 1.41 | 100.00 ± 0.00 | 25 | 81.51 ± 0.08 |" in markdown
+    assert "n - 1" in markdown
+    latex = tables.latex(lines)
+    assert r"81.00 $\pm$ 1.41" in latex
+    assert latex.count(r"\\") == 2
+    (row,) = csv.DictReader(io.StringIO(tables.comma_separated(lines)))
+    assert float(row["test_mean"]) == pytest.approx(0.81)
+    assert float(row["test_std"]) == pytest.approx(0.0141421356)
+    assert float(row["paper_mean_percent"]) == 81.51
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run folders"):
+        find_runs([tmp_path])
+
+
+def test_curves_are_means_over_the_epochs_all_seeds_have() -> None:
+    runs = [
+        [{"epoch": 0, "rho": 1.0}, {"epoch": 1, "rho": 2.0}, {"epoch": 2, "rho": 9.0}],
+        [{"epoch": 0, "rho": None}, {"epoch": 1, "rho": 4.0}],
+    ]
+    epochs, mean, std = over_seeds(runs, "rho")
+    assert epochs.tolist() == [2]
+    assert mean.tolist() == [3.0]
+    assert std.tolist() == pytest.approx([math.sqrt(2)])

@@ -1,0 +1,83 @@
+"""Real processes for tests: started together, joined by gloo, gone afterwards whatever happens."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+WORLD = 2
+#: Tests that start processes run one after another, in one worker of pytest-xdist.
+one_at_a_time = pytest.mark.xdist_group("processes")
+
+Scenario = Callable[[], Any]
+
+
+def together(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 200.0) -> Outcomes:
+    """Run every scenario in two processes of one group; their return values by scenario and rank.
+
+    Starting processes costs seconds, so a test file starts them once and its tests look at the outcomes. A scenario is
+    a module-level function (or a partial of one). One that raises does so on every rank, or its peers wait in vain.
+    """
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_work, args=(rank, dict(scenarios), folder)) for rank in range(WORLD)]
+    deadline = time.monotonic() + timeout
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                worker.kill()
+            worker.join()
+    files = [folder / f"rank{rank}.pt" for rank in range(WORLD)]
+    return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files])
+
+
+class Outcomes:
+    """What the scenarios returned."""
+
+    def __init__(self, by_rank: list[dict[str, Any]]) -> None:
+        self.by_rank = by_rank
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """The return values of one scenario, by rank; fails the test if there are none."""
+        outcomes = [results.get(name, (False, "the process did not get there")) for results in self.by_rank]
+        broken = [f"rank {rank}: {value}" for rank, (fine, value) in enumerate(outcomes) if not fine]
+        if broken:
+            pytest.fail(f"{name}\n" + "\n".join(broken), pytrace=False)
+        return [value for _, value in outcomes]
+
+
+def _work(rank: int, scenarios: dict[str, Scenario], folder: Path) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",  # no port to be free or taken
+        rank=rank,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    results: dict[str, tuple[bool, Any]] = {}
+    try:
+        for name, scenario in scenarios.items():
+            try:
+                results[name] = True, scenario()
+            except Exception:
+                results[name] = False, traceback.format_exc()
+            torch.save(results, folder / f"rank{rank}.pt")
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
