@@ -8,6 +8,7 @@ written out without the library, turn by turn so that a noisy machine favours ne
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
@@ -58,7 +59,7 @@ class Bench:
         torch.manual_seed(0)
         widths = [256, 512, 512, 512, 10]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.model = DistributedDataParallel(nn.Sequential(*layers[:-1]))
         self.sent = Sent()

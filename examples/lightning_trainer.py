@@ -75,4 +75,5 @@ if __name__ == "__main__":
 
     for ours, plain in zip(module.network.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-7)
+    assert trainer.global_step == opt.steps == 8
     print(f"Lightning and plain torch agree; last loss {float(trainer.callback_metrics['loss']):.4f}")

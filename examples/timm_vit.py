@@ -35,7 +35,7 @@ for step in range(STEPS):
         loss.backward()
         return loss
 
-    losses.append(float(opt.step(closure)))
+    losses.append(opt.step(closure).item())
 
 rates = [group["lr"] / group["lr_scale"] for group in opt.param_groups]
 torch.testing.assert_close(torch.tensor(rates), torch.full((len(rates),), rates[0]))

@@ -11,13 +11,13 @@ from torch.distributed.checkpoint import state_dict as sharded
 from torch.nn.parallel import DistributedDataParallel
 
 from lesam.lab import models
+from lesam.lab.building import build_optimizer
 from lesam.lab.checkpoint import Checkpoint
 from lesam.lab.config import RunConfig
 from lesam.lab.data.seeds import mix
 from lesam.lab.evaluate import Score, evaluate
 from lesam.lab.layout import channels_last
 from lesam.lab.meter import Meter
-from lesam.lab.optimizers import build_optimizer
 from lesam.lab.pipeline import Pipeline, load_splits
 from lesam.lab.stepping import Objective, make_stepper
 from lesam.lab.timetable import Timetable

@@ -120,20 +120,29 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
             optimizer.refresh(unscaled)
             objective.correct = None
         optimizer.zero_grad()
-        losses: dict[str, Tensor] = {}
+        clean = None
         if optimizer.passes == 2:
             with optimizer.clean(scaler=scaler):
-                losses["loss"] = objective.backward()
+                clean = objective.backward()
         with optimizer.perturbed(scaler=scaler):
-            losses["perturbed_loss"] = objective.backward()
+            second = objective.backward()
         scaler.step(optimizer)
         scaler.update()
-        row = seen(optimizer)
-        for name, loss in losses.items():  # without a closure the optimizer does not see them
-            row[FIELDS.index(name)] = loss
-        return objective.outcome(row)
+        return objective.outcome(_with_losses(seen(optimizer), clean, second))
 
     return step
+
+
+def _with_losses(row: Tensor, clean: Tensor | None, second: Tensor) -> Tensor:
+    """Put the losses into a row: without a closure the optimizer does not see them.
+
+    The only pass of a step is at the weights themselves where nothing was perturbed, that is, where there is no radius.
+    """
+    nothing = torch.full_like(second, math.nan)
+    plain = row[FIELDS.index("rho")].isnan()
+    row[FIELDS.index("loss")] = torch.where(plain, second, nothing) if clean is None else clean
+    row[FIELDS.index("perturbed_loss")] = torch.where(plain, nothing, second) if clean is None else second
+    return row
 
 
 def _plain(

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import lesam
+from lesam.lab.building import Schedule
 from lesam.lab.config import ScheduleConfig
-from lesam.lab.optimizers import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def data(batches: int, size: int = 4, dtype: torch.dtype = torch.float64, seed: 
 
 def loader(batches: Sequence[Batch]) -> DataLoader[Any]:
     """A loader of ready-made batches, which draws no random number that dropout would have drawn."""
-    return DataLoader(list(batches), batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]
+    return DataLoader(batches, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]
 
 
 def optimizer(name: str, model: nn.Module, lr: float = 0.2, **options: Any) -> lesam.SharpnessAware:

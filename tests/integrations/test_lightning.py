@@ -81,6 +81,28 @@ def test_accumulation_and_clipping(name: str, perturbation: str) -> None:
     assert_same(module.network, plain, rtol=1e-6, atol=1e-6)
 
 
+def test_dropout_is_replayed_though_the_loader_draws_random_numbers_too() -> None:
+    """At radius zero the second pass must give the first gradient again, and LE-SAM+ be the base optimizer."""
+
+    class Noisy(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = data(6)[index]
+            return x + 0.1 * torch.randn_like(x), y
+
+    class Plain(Module):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)
+
+    ours, plain = Module("lesamplus", sigma=0.0, alpha=5.0), Plain("lesamplus")
+    for module, callbacks in ((ours, [SharpnessAwareCallback()]), (plain, None)):
+        torch.manual_seed(4)
+        trainer(callbacks=callbacks, accumulate_grad_batches=3).fit(module, loader(Noisy()))  # type: ignore[arg-type]
+    assert_same(ours.network, plain.network, **EXACT)
+
+
 def test_clipping_by_value() -> None:
     """Of the combined gradient, which LE-SAM+ has and neither pass."""
     batches, module, plain = data(5), Module("lesamplus"), network()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import multiprocessing
 import os
 import time
@@ -22,12 +23,27 @@ one_at_a_time = pytest.mark.xdist_group("processes")
 Scenario = Callable[[], Any]
 
 
-def together(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 200.0) -> Outcomes:
+def together(name: str, scenarios: Mapping[str, Scenario], factory: pytest.TempPathFactory) -> Outcomes:
     """Run every scenario in two processes of one group; their return values by scenario and rank.
 
-    Starting processes costs seconds, so a test file starts them once and its tests look at the outcomes. A scenario is
-    a module-level function (or a partial of one). One that raises does so on every rank, or its peers wait in vain.
+    Starting processes costs seconds, so a test file starts them once and its tests look at the outcomes: also those in
+    other workers of pytest-xdist, which wait here for the first. A scenario is a module-level function (or a partial of
+    one). One that raises does so on every rank, or its peers wait in vain.
     """
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder = root / name
+    folder.mkdir(exist_ok=True)
+    with open(root / "processes.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _start(scenarios, folder)
+            (folder / "done").touch()
+    files = [folder / f"rank{rank}.pt" for rank in range(WORLD)]
+    return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files])
+
+
+def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 200.0) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(rank, dict(scenarios), folder)) for rank in range(WORLD)]
     deadline = time.monotonic() + timeout
@@ -41,8 +57,6 @@ def together(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 2
             if worker.is_alive():
                 worker.kill()
             worker.join()
-    files = [folder / f"rank{rank}.pt" for rank in range(WORLD)]
-    return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files])
 
 
 class Outcomes:

@@ -32,7 +32,7 @@ def resnet18() -> tuple[list[Tensor], list[Tensor]]:
 
 @pytest.mark.parametrize("name", ["sam", "lesam"])
 def test_bfloat16_weights_climb_as_far_as_asked(resnet18: tuple[list[Tensor], list[Tensor]], name: str):
-    """With a linear loss the rise is ``<g, eps>``: it must be the one asked for, and is half of it if rounded to nearest."""
+    """A linear loss rises by ``<g, eps>``: it must be what was asked, and is half of it if rounded to the nearest."""
     w = [p.bfloat16() for p in resnet18[0]]
     g = [gradient.bfloat16() for gradient in resnet18[1]]
     parameters = [nn.Parameter(p.clone()) for p in w]

@@ -228,7 +228,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return together(SCENARIOS, tmp_path_factory.mktemp("ddp"))
+    return together("ddp", SCENARIOS, tmp_path_factory)
 
 
 # ---------------------------------------------------------------------- one perturbation for all

@@ -215,8 +215,7 @@ def _checkpointed() -> dict[str, Case]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("fsdp2")
-    return together(scenarios(folder), folder)
+    return together("fsdp2", scenarios(tmp_path_factory.mktemp("checkpoints")), tmp_path_factory)
 
 
 # ---------------------------------------------------------------------- training
