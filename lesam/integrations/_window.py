@@ -40,6 +40,13 @@ class Window(Generic[MicroBatch]):
     ) -> None:
         self.optimizer, self.model, self.replay, self.scaler = optimizer, model, replay, scaler
         self.local = optimizer.perturbation == "local"
+        several = isinstance(model, nn.parallel.DistributedDataParallel)
+        if self.local and several and optimizer.parts.combine.constant(optimizer.steps) is None:
+            # Its coefficients follow from each worker's own gradients, but only g_hat is averaged over workers here.
+            raise ValueError(
+                f'{type(optimizer).__name__} with perturbation="local" needs a plain loop where several processes '
+                'train: use perturbation="global" in this framework'
+            )
         self.replaying = False
         self.fresh = True  # no micro-batch of the coming step has been seen
         self.ready = False  # the combined gradient of the whole step is there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +60,20 @@ def members(perturb: Iterable[Tensor], base: torch.optim.Optimizer) -> list[Tens
     return list(wanted.values())
 
 
+def unchanged_by_lightning(closure: object) -> None:
+    """Refuse the closure of a Lightning Trainer that clips in it, or divides the loss of micro-batches."""
+    if not isinstance(closure, partial) or closure.func.__name__ != "_wrap_closure" or not closure.args:
+        return
+    trainer = getattr(closure.args[0], "trainer", None)
+    for option, harmless in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (None, 1))):
+        value = getattr(trainer, option, None)
+        if value not in harmless:
+            raise RuntimeError(
+                f"Trainer({option}={value!r}) changes gradients inside its closure, and the radius with them. Give the "
+                "Trainer callbacks=[lesam.integrations.lightning.SharpnessAwareCallback()], which does it right"
+            )
+
+
 def dense_gradients(parameters: Iterable[Tensor]) -> None:
     """Refuse gradients without a dense layout."""
     for parameter in parameters:
@@ -81,7 +96,8 @@ def cleared(entry: EntryCheck, zeroed: bool) -> None:
     if not zeroed and entry.left_over():
         raise RuntimeError(
             "gradients were already there when the pass began, and it added to them, so that the step would be that of "
-            "the sum. Call opt.zero_grad() at the start of the closure, or before the first pass"
+            "the sum. Call opt.zero_grad() at the start of the closure, or before the first pass; frameworks that "
+            "accumulate need their integration (lesam.integrations)"
         )
 
 

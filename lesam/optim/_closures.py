@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import _checks
 from ._gradients import Carry
 from ._loop import Loop
 from ._passes import BatchStatistics, unsynchronised
@@ -29,6 +30,7 @@ def as_list(name: str, closure: object) -> list[Closure]:
     for one in closures:
         if not callable(one):
             raise ValueError(f"{name} must be a function or a list of functions, got {one!r}")
+        _checks.unchanged_by_lightning(one)
         if getattr(one, "_torchdynamo_orig_callable", None) is not None:
             raise ValueError(
                 f"{name} was compiled by torch.compile, which cannot trace the backward in it and what the optimizer "
