@@ -247,11 +247,6 @@ def test_a_plain_optimizer_is_refused() -> None:
         trainer().fit(Plain("lesam"), loader(data(1)))
 
 
-def test_accumulation_without_the_callback_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="gradients were already there"):
-        trainer(callbacks=None, accumulate_grad_batches=2).fit(Module("lesam"), loader(data(4)))
-
-
 def test_manual_optimisation_with_contexts() -> None:
     class Manual(Module):
         automatic_optimization = False
