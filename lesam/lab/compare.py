@@ -4,9 +4,10 @@ Every method gets the same number of settings, each tried once with a seed of it
 labels are right, as are the test labels); the best one is then trained with fresh seeds. Test accuracy is that of
 the last epoch, so no setting is selected on the test split by this program.
 
-The stage itself is not neutral. Network width, batch size, the ranges of the settings and LE-SAM+'s cap were fixed after
-looking at test accuracy, with other seeds than the ones compared here. With half the width and half the batch size, SAM kept its lead (95 %) while
-LE-SAM memorised or diverged at every budget tried (73 % at best). Read the outcome as a demonstration, not as a ranking.
+The stage itself is not neutral. Network width, batch size, the ranges of the settings and LE-SAM+'s cap were fixed
+after looking at test accuracy, with other seeds than the ones compared here. With half the width and half the batch
+size, SAM kept its lead (95 %) while LE-SAM memorised or diverged at every budget tried (73 % at best). Read the outcome
+as a demonstration, not as a ranking.
 """
 
 from __future__ import annotations
