@@ -102,10 +102,8 @@ def count(build: Callable[[], nn.Module], name: str) -> dict[str, float]:
         with Operations() as operations:
             step()
         counted[label] = operations
-    parameters = parameters_of(build)
-    gradients = Gradients(parameters)
-    step = our_step(name, parameters, gradients)
-    bare = base_step(parameters_of(build), gradients)
+    parameters, twins = parameters_of(build), parameters_of(build)
+    step, bare = our_step(name, parameters, Gradients(parameters)), base_step(twins, Gradients(twins))
     size = sum(p.numel() * p.element_size() for p in parameters)
     with Bytes() as ours:
         step(), step()
