@@ -10,7 +10,7 @@ from typing import Any
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.optimizers import CONFIGS
 
-EPOCHS = 18
+EPOCHS = 21
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "sam": {"rho": 0.1},
@@ -39,5 +39,5 @@ def small_run(recipe: str, data: str, method: str, seed: int, model: ModelConfig
             epochs=EPOCHS,
             budget_anneal_start=EPOCHS * 4 // 5 if method in ("lesam", "lesamplus") else None,
         ),
-        record=RecordConfig(evaluate_every=6, checkpoint_every=6, keep_epochs=(EPOCHS // 2, EPOCHS)),
+        record=RecordConfig(evaluate_every=7, checkpoint_every=7, keep_epochs=(EPOCHS // 2, EPOCHS)),
     )
