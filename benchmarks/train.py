@@ -53,14 +53,14 @@ def lab(arguments: argparse.Namespace, fabric: Fabric) -> Block:
 
     def stream() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         while True:
-            yield from session.data.train.epoch(session.epoch)
+            yield from session.batches()
             session.end_epoch()
 
     batches = stream()
 
     def block(steps: int) -> None:
         for _ in range(steps):
-            session.advance(*next(batches))
+            session.advance(next(batches))
 
     return block
 

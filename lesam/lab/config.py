@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from lesam.lab.optimizers import OptimizerConfig
+from lesam.lab.tasks.config import ClassificationConfig, TaskConfig
 
 Scalar = bool | int | float | str | None
 NOT_IDENTITY: Mapping[str, bool] = {"identity": False}
@@ -140,7 +141,7 @@ class RunConfig:
     model: ModelConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
-    label_smoothing: float = 0.0
+    task: TaskConfig = field(default_factory=ClassificationConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 

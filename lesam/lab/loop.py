@@ -103,10 +103,8 @@ class Run:
         session.model.train()
         first, began = session.batch, time.monotonic()
         batches = session.times.batches(session.epoch)
-        for images, labels in session.data.train.epoch(session.epoch, start=first):
-            if session.batch == batches:
-                break
-            session.advance(images, labels)
+        for batch in session.batches():
+            session.advance(batch)
             self.report.step()
             self._between_steps(began, last=session.batch == batches)
         table = self._mean_over_workers(session.meter.table())
@@ -141,8 +139,7 @@ class Run:
         }
         final = session.step >= session.times.steps
         if final or (session.epoch + 1) % self.record.evaluate_every == 0:
-            for name, score in session.scores().items():
-                row |= {f"{name}_loss": meter.plain(score.loss), f"{name}_accuracy": score.accuracy}
+            row |= session.task.scores()
             if row["test_accuracy"] > session.best["test_accuracy"]:
                 session.best = {"test_accuracy": row["test_accuracy"], "epoch": session.epoch}
             row["best_test_accuracy"] = session.best["test_accuracy"]

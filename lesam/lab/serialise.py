@@ -12,11 +12,24 @@ from typing import Any, Literal, TypeVar, cast
 from lesam.lab.config import RunConfig, Scalar
 from lesam.lab.names import unknown
 from lesam.lab.optimizers import CONFIGS, OptimizerConfig
+from lesam.lab.tasks.config import TASKS, TaskConfig
 
 Record = TypeVar("Record")
 
-FIXED = {"recipe": "its name", "scale": "--scale", "seed": "--seeds", "optimizer.method": "--method"}
+FIXED = {
+    "recipe": "its name",
+    "scale": "--scale",
+    "seed": "--seeds",
+    "optimizer.method": "--method",
+    "task.kind": "its name",
+}
 """Fields that decide what the others are, and where they are chosen instead."""
+
+FAMILIES: dict[type[Any], tuple[str, Mapping[str, type[Any]]]] = {
+    OptimizerConfig: ("method", CONFIGS),
+    TaskConfig: ("kind", TASKS),
+}
+"""Records that come in several classes: the field that says which, and the classes by its values."""
 
 
 def to_json(config: RunConfig) -> str:
@@ -41,11 +54,12 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: type[Record], values: Mapping[str, Any]) -> Record:
     """The record of the given class whose fields are ``values``; unknown keys and wrong types are errors."""
     chosen: type[Any] = kind
-    if issubclass(kind, OptimizerConfig):
-        method = values.get("method", "")
-        if method not in CONFIGS:
-            raise unknown("method", method, CONFIGS)
-        chosen = CONFIGS[method]
+    for family, (tag, members) in FAMILIES.items():
+        if issubclass(kind, family):
+            name = values.get(tag, "")
+            if name not in members:
+                raise unknown(tag, name, members)
+            chosen = members[name]
     hints = _hints(chosen)
     for name in values:
         if name not in hints:

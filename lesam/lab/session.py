@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -15,11 +17,12 @@ from lesam.lab.building import build_optimizer
 from lesam.lab.checkpoint import Checkpoint
 from lesam.lab.config import RunConfig
 from lesam.lab.data.seeds import mix
-from lesam.lab.evaluate import Score, evaluate
 from lesam.lab.layout import channels_last
 from lesam.lab.meter import Meter
 from lesam.lab.pipeline import Pipeline, load_splits
-from lesam.lab.stepping import Objective, make_stepper
+from lesam.lab.stepping import Batch
+from lesam.lab.tasks import make_task
+from lesam.lab.tasks.task import Parts
 from lesam.lab.timetable import Timetable
 
 
@@ -51,9 +54,21 @@ class Session:
             switch_step=self.times.switch_step,
         )
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
-        # Not Fabric's own wrapper: it rounds logits to float32 and wants backward to be called its way only.
-        objective = Objective(fabric, next(self.model.children()), config.label_smoothing)
-        self.take_step = make_stepper(config.optimizer, self.optimizer, objective, self.scaler)
+        self.task = make_task(
+            Parts(
+                config=config,
+                fabric=fabric,
+                splits=splits,
+                module=self.module,
+                model=self.model,
+                # Not Fabric's own wrapper: it rounds logits to float32 and wants backward to be called its way only.
+                inner=next(self.model.children()),
+                optimizer=self.optimizer,
+                scaler=self.scaler,
+                data=self.data,
+                times=self.times,
+            )
+        )
         self.meter = Meter()
         self.epoch = self.batch = 0
         self.elapsed = 0.0
@@ -69,7 +84,12 @@ class Session:
         """Whether all steps are taken and recorded."""
         return self.epoch >= self.times.epochs
 
-    def advance(self, images: Tensor, labels: Tensor) -> None:
+    def batches(self) -> Iterator[Batch]:
+        """What is left of the epoch's training batches."""
+        left = self.times.batches(self.epoch) - self.batch
+        return islice(self.task.batches(self.epoch, self.batch), left)
+
+    def advance(self, batch: Batch) -> None:
         """Take the next step."""
         step = self.step
         if step == self.times.switch_step and not self.config.schedule.carry_momentum:
@@ -77,17 +97,13 @@ class Session:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optimizer.lr * self.times.lr_factor(step)
         torch.manual_seed(mix("step", self.config.seed, step, self.fabric.global_rank))
-        row, correct = self.take_step(images, labels)
-        self.meter.add(row, correct, len(labels))
+        row, correct = self.task.step(batch, step)
+        self.meter.add(row, correct, len(batch[-1]))
         self.batch += 1
 
     def end_epoch(self) -> None:
         """Move the position to the start of the next epoch."""
         self.epoch, self.batch, self.meter = self.epoch + 1, 0, Meter()
-
-    def scores(self) -> dict[str, Score]:
-        """The model on the test split, and on the validation split where there is one."""
-        return {name: evaluate(self.model, batches, self.fabric) for name, batches in self.data.held_out()}
 
     def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights and state for a checkpoint. Collective: every worker has to call it."""
@@ -102,6 +118,7 @@ class Session:
         state = {
             "optimizer": optimizer,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "task": self.task.state_dict(),
             "meter": self._gathered_meter(),
             "elapsed": self.elapsed,
             "best": dict(self.best),
@@ -121,6 +138,7 @@ class Session:
             self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+        self.task.load_state_dict(state["task"])
         meters = state["meter"]
         if len(meters) != self.fabric.world_size and checkpoint.batch:
             raise RuntimeError(

@@ -13,52 +13,48 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lesam.lab.meter import FIELDS
 from lesam.lab.optimizers import PLAIN, EigenSAMConfig, OptimizerConfig
 
+Batch = tuple[Tensor, ...]
+"""The tensors of one training batch, the labels last."""
 Outcome = tuple[Tensor, Tensor]
-Stepper = Callable[[Tensor, Tensor], Outcome]
+Stepper = Callable[[], Outcome]
 
 
 class Objective:
-    """Cross-entropy of a model on one batch; remembers the right answers of its first pass in a step."""
+    """The loss of one batch; remembers the right answers of its first pass in a step."""
 
-    def __init__(self, fabric: Fabric, model: nn.Module, label_smoothing: float) -> None:
-        """Bind the module as the strategy wrapped it, the precision and the loss."""
-        self.fabric, self.model, self.label_smoothing = fabric, model, label_smoothing
-        self.images = self.labels = torch.empty(0)
+    ascent_loss: Callable[[], Tensor] | None = None
+    """Another mean loss of the batch, climbed instead of the loss itself."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        """Bind the precision and the way to run a backward pass."""
+        self.fabric = fabric
         self.correct: Tensor | None = None
 
-    def take(self, images: Tensor, labels: Tensor) -> None:
-        """The batch of the coming step."""
-        self.images, self.labels, self.correct = images, labels, None
-
-    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
-        """Loss of each sample, or of the chosen ones."""
-        chosen = slice(None) if indices is None else indices
-        labels = self.labels[chosen]
-        logits = self._logits(self.images[chosen], labels)
-        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+    def take(self, batch: Batch, step: int) -> None:
+        """The batch of the coming step; every pass of the step is on it."""
+        self.correct = None
 
     def loss(self) -> Tensor:
         """Mean loss of the batch."""
-        logits = self._logits(self.images, self.labels)
-        return functional.cross_entropy(logits, self.labels, label_smoothing=self.label_smoothing)
+        raise NotImplementedError
 
-    def _logits(self, images: Tensor, labels: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            logits: Tensor = self.model(images)
-        if logits.dtype in (torch.bfloat16, torch.float16):  # too few digits for a loss
-            logits = logits.float()
-        if self.correct is None:
-            self.correct = (logits.detach().argmax(1) == labels).sum()
-        return logits
+    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
+        """Loss of each sample, or of the chosen ones."""
+        raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
 
     def backward(self) -> Tensor:
         """Mean loss of the batch, its gradient left in ``.grad``."""
-        loss = self.loss()
+        return self._backward(self.loss())
+
+    def climb(self) -> Tensor:
+        """The loss that is climbed, its gradient left in ``.grad``."""
+        return self._backward((self.ascent_loss or self.loss)())
+
+    def _backward(self, loss: Tensor) -> Tensor:
         self.fabric.backward(loss)
         return loss.detach()
 
@@ -83,21 +79,25 @@ def make_stepper(
 
 
 def _closure(optimizer: Any, objective: Objective) -> Stepper:
-    def closure() -> Tensor:
+    def descend() -> Tensor:
         optimizer.zero_grad()
         return objective.backward()
 
-    def step(images: Tensor, labels: Tensor) -> Outcome:
-        objective.take(images, labels)
-        optimizer.step(closure)
+    def climb() -> Tensor:
+        optimizer.zero_grad()
+        return objective.climb()
+
+    ascent = None if objective.ascent_loss is None else climb
+
+    def step() -> Outcome:
+        optimizer.step(descend, ascent=ascent)
         return objective.outcome(seen(optimizer))
 
     return step
 
 
 def _sampled(optimizer: Any, objective: Objective) -> Stepper:
-    def step(images: Tensor, labels: Tensor) -> Outcome:
-        objective.take(images, labels)
+    def step() -> Outcome:
         optimizer.step(sample_losses=objective.sample_losses)
         return objective.outcome(seen(optimizer))
 
@@ -114,8 +114,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
         torch.autograd.backward(loss)
         return loss.detach()
 
-    def step(images: Tensor, labels: Tensor) -> Outcome:
-        objective.take(images, labels)
+    def step() -> Outcome:
         if isinstance(config, EigenSAMConfig) and optimizer.steps > 0 and optimizer.steps % config.every == 0:
             optimizer.refresh(unscaled)
             objective.correct = None
@@ -123,7 +122,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
         clean = None
         if optimizer.passes == 2:
             with optimizer.clean(scaler=scaler):
-                clean = objective.backward()
+                clean = objective.climb()
         with optimizer.perturbed(scaler=scaler):
             second = objective.backward()
         scaler.step(optimizer)
@@ -151,8 +150,7 @@ def _plain(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     limit = math.inf if config.max_norm is None else config.max_norm
 
-    def step(images: Tensor, labels: Tensor) -> Outcome:
-        objective.take(images, labels)
+    def step() -> Outcome:
         optimizer.zero_grad()
         loss = objective.backward()
         if scaler is not None:

@@ -42,6 +42,10 @@ class Batches:
         world: Number of parts.
         workers: Processes that decode image files; ``None`` takes one a processor, at most 8. Images in
             memory need none.
+        weights: Draw images at random with replacement, in proportion to these weights, one an image; ``None``
+            goes through all images once an epoch.
+        draws: Images an epoch over all ranks, when they are drawn with replacement; ``None`` takes as many as
+            the split has.
 
     Example:
         >>> from lesam.lab.data import augmentation, load
@@ -64,12 +68,19 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         workers: int | None = None,
+        weights: Tensor | None = None,
+        draws: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be >= 1, got {batch_size}")
         if not 0 <= rank < world:
             raise ValueError(f"rank must lie in 0..world-1, got {rank=} and {world=}")
-        self.size = len(split)
+        if weights is not None and (not shuffle or weights.shape != (len(split),)):
+            raise ValueError(f"weights need shuffle=True and one number for each of {len(split)} images")
+        if draws is not None and (weights is None or draws < 1):
+            raise ValueError(f"draws is the number of images drawn by weights and must be >= 1, got {draws}")
+        self.weights = weights
+        self.size = len(split) if draws is None else draws
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
@@ -87,8 +98,11 @@ class Batches:
 
     def order(self, epoch: int) -> Tensor:
         """Return the positions this rank reads in an epoch; -1 where its part is filled up."""
-        if self.shuffle:
-            order = torch.randperm(self.size, generator=generator("order", self.seed, epoch))
+        source = generator("order", self.seed, epoch)
+        if self.weights is not None:
+            order = torch.multinomial(self.weights, self.size, replacement=True, generator=source)
+        elif self.shuffle:
+            order = torch.randperm(self.size, generator=source)
         else:
             order = torch.arange(self.part_size * self.world)
             order[self.size :] = -1

@@ -1,0 +1,24 @@
+"""Kinds of training: what a batch is, what its loss is, what follows a step and what is evaluated.
+
+:class:`lesam.lab.tasks.task.Task` is the shape; the loop, the run folder, checkpoints and every optimizer are common to
+all of them. Importing this package imports the records alone, so that a command line can check its arguments quickly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lesam.lab.tasks.config import TASKS, ClassificationConfig, TaskConfig
+
+if TYPE_CHECKING:
+    from lesam.lab.tasks.task import Parts, Task
+
+__all__ = ["TASKS", "ClassificationConfig", "TaskConfig", "make_task"]
+
+
+def make_task(parts: Parts) -> Task:
+    """The task of a run over its parts."""
+    from lesam.lab.tasks.classification import Classification
+
+    makers: dict[str, type[Task]] = {"classification": Classification}
+    return makers[parts.config.task.kind](parts)

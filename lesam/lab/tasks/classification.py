@@ -1,0 +1,59 @@
+"""Plain classification with cross-entropy."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lesam.lab.stepping import Batch, Objective
+from lesam.lab.tasks.config import ClassificationConfig
+from lesam.lab.tasks.task import Task, right_answers
+
+
+class Classification(Task):
+    """Cross-entropy on labelled images."""
+
+    def make_objective(self) -> CrossEntropy:
+        """Cross-entropy, smoothed where the run says so."""
+        task = cast(ClassificationConfig, self.parts.config.task)
+        return CrossEntropy(self.parts.fabric, self.parts.inner, task.label_smoothing)
+
+
+class CrossEntropy(Objective):
+    """Cross-entropy of a model on one batch of images and labels."""
+
+    def __init__(self, fabric: Fabric, model: nn.Module, label_smoothing: float = 0.0) -> None:
+        """Bind the network, the precision and the smoothing."""
+        super().__init__(fabric)
+        self.model, self.label_smoothing = model, label_smoothing
+        self.images = self.labels = torch.empty(0)
+
+    def take(self, batch: Batch, step: int) -> None:
+        """Take the batch of the coming step."""
+        super().take(batch, step)
+        self.images, self.labels = batch
+
+    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
+        """Loss of each sample, or of the chosen ones."""
+        chosen = slice(None) if indices is None else indices
+        return self._losses(self.images[chosen], self.labels[chosen], "none")
+
+    def loss(self) -> Tensor:
+        """Mean loss of the batch."""
+        return self._losses(self.images, self.labels, "mean")
+
+    def _losses(self, images: Tensor, labels: Tensor, reduction: str) -> Tensor:
+        with self.fabric.autocast():
+            logits = full_precision(self.model(images))
+        if self.correct is None:
+            self.correct = right_answers(logits, labels)
+        return functional.cross_entropy(logits, labels, reduction=reduction, label_smoothing=self.label_smoothing)
+
+
+def full_precision(outputs: Tensor) -> Tensor:
+    """Outputs in a type with enough digits for a loss."""
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs

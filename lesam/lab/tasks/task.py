@@ -1,0 +1,94 @@
+"""The shape of a kind of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from lesam.lab.config import RunConfig
+from lesam.lab.data import Splits
+from lesam.lab.evaluate import Score, evaluate
+from lesam.lab.meter import plain
+from lesam.lab.pipeline import Pipeline
+from lesam.lab.stepping import Batch, Objective, Outcome, make_stepper
+from lesam.lab.timetable import Timetable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a run is built from, before its task is."""
+
+    config: RunConfig
+    fabric: Fabric
+    splits: Splits
+    module: nn.Module
+    """The bare network, whose state is saved."""
+    model: nn.Module
+    """The network as Fabric wrapped it, for evaluation."""
+    inner: nn.Module
+    """The network inside Fabric's own wrapper, for training: that one rounds outputs to float32."""
+    optimizer: torch.optim.Optimizer
+    scaler: Any | None
+    data: Pipeline
+    times: Timetable
+
+
+class Task:
+    """Trains on batches and scores a model. A kind of training overrides what differs in it.
+
+    What ``take`` draws at random must come from a generator that is a function of (seed, step): a resumed run
+    repeats it, and both passes of a step see the same.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """Bind the parts and choose how a step is taken."""
+        self.parts = parts
+        self.objective = self.make_objective()
+        self.take_step = make_stepper(parts.config.optimizer, parts.optimizer, self.objective, parts.scaler)
+
+    def make_objective(self) -> Objective:
+        """The loss of a batch."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The training batches of an epoch, from number ``start`` on: tensors, the labels last."""
+        return self.parts.data.train.epoch(epoch, start=start)
+
+    def step(self, batch: Batch, step: int) -> Outcome:
+        """Take optimizer step number ``step`` of the run."""
+        self.objective.take(batch, step)
+        return self.take_step()
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that is scored: the trained one, unless a kind keeps an average."""
+        return self.parts.model
+
+    def scores(self) -> dict[str, float | None]:
+        """Entries of the epoch's row: ``test_accuracy`` and what else there is to score."""
+        row: dict[str, float | None] = {}
+        for name, batches in self.parts.data.held_out():
+            row |= entries(name, evaluate(self.evaluated, batches, self.parts.fabric))
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs beyond the weights and the optimizer."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a saved state."""
+
+
+def entries(name: str, score: Score) -> dict[str, float | None]:
+    """A score as entries of a row."""
+    return {f"{name}_loss": plain(score.loss), f"{name}_accuracy": score.accuracy}
+
+
+def right_answers(logits: Tensor, labels: Tensor) -> Tensor:
+    """Number of right answers, unread."""
+    return (logits.detach().argmax(1) == labels).sum()
