@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import pickle
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import NamedTuple
 
 import torch
@@ -38,13 +41,16 @@ class Plane:
     objective: Objective
     directions: list[list[Tensor]]
     metric: Metric | None
+    reestimate: bool = False
+    """Whether BatchNorm's running statistics are those of the point instead of the trained ones."""
 
     def evaluate(self, cell: Cell) -> CellValue:
         """Loss and metric at a cell; the model's own weights never move."""
         point = self.objective.point()
         for length, direction in zip(cell.along, self.directions, strict=True):
             point = [torch.add(p, d, alpha=length) for p, d in zip(point, direction, strict=True)]
-        loss, metric = self.objective.evaluate(point, self.metric)
+        buffers = self.objective.statistics(point) if self.reestimate else None
+        loss, metric = self.objective.evaluate(point, self.metric, buffers)
         return CellValue(cell.place, loss if math.isfinite(loss) else math.inf, math.nan if metric is None else metric)
 
 
@@ -80,8 +86,17 @@ _plane: Plane | None = None
 
 def _start_worker(packed: bytes, threads: int) -> None:
     global _plane
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _plane = pickle.loads(packed)
+
+
+def _end_with_parent() -> None:
+    """A worker waits for cells on a pipe that it holds open itself, so a killed parent would leave it for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _evaluate_in_worker(cell: Cell) -> CellValue:

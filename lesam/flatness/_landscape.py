@@ -68,6 +68,7 @@ def landscape(
     span: tuple[float, float] = (-1.0, 1.0),
     seed: int = 123,
     normalization: Normalization = "filter",
+    batch_norm: Literal["trained", "reestimated"] = "trained",
     metric: Metric | None = None,
     params: Selection = None,
     mode: Mode = "eval",
@@ -91,9 +92,11 @@ def landscape(
         span: First and last coordinate along each direction.
         seed: Of the directions.
         normalization: "filter" (Li et al.), "layer" or "none".
+        batch_norm: "trained" leaves BatchNorm's running statistics as they are (Li et al.); "reestimated" estimates
+            them anew in each cell, as the mean over the batches of `data`, for one more pass over it.
         metric: `metric(output, target)`, a mean over a batch such as the accuracy, evaluated alongside.
         params: Which parameters may move; default all that require a gradient.
-        mode: As in `HessianOperator`; BatchNorm's running statistics stay as trained.
+        mode: As in `HessianOperator`.
         batch_size: Splits larger batches.
         path: An `.npz` file that always holds what is known so far. If it exists, its missing cells are continued; if
             it belongs to other weights, data or options, that is an error.
@@ -120,6 +123,12 @@ def landscape(
         raise ValueError(f"points must be at least 2 and span ascending, got {points} and {span}")
     if normalization not in get_args(Normalization):
         raise ValueError(f"normalization must be one of {get_args(Normalization)}, got {normalization!r}")
+    if batch_norm not in ("trained", "reestimated"):
+        raise ValueError(f'batch_norm must be "trained" or "reestimated", got {batch_norm!r}')
+    if batch_norm == "reestimated" and mode != "eval":
+        raise ValueError(
+            f'batch_norm="reestimated" needs mode="eval", got {mode!r}: other modes may not use statistics'
+        )
     if processes < 1:
         raise ValueError(f"processes must be at least 1, got {processes}")
     target = None if path is None else Path(path)
@@ -133,6 +142,8 @@ def landscape(
         "checksum": objective.checksum,
         "with_metric": metric is not None,
     }
+    if batch_norm == "reestimated":
+        options["batch_norm"] = batch_norm
     axis = torch.linspace(span[0], span[1], points, dtype=torch.float64)
     empty = torch.full((points,) * dimensions, torch.nan, dtype=torch.float64)
     found = Landscape(
@@ -145,7 +156,8 @@ def landscape(
     )
     if target is not None and target.exists():
         found = _continued(found, Landscape.load(target), target)
-    _fill(found, Plane(objective, directions, metric), processes, target, save_every, progress)
+    plane = Plane(objective, directions, metric, batch_norm == "reestimated")
+    _fill(found, plane, processes, target, save_every, progress)
     return found
 
 
@@ -184,10 +196,12 @@ def _fill(
 
 def _continued(wanted: Landscape, stored: Landscape, path: Path) -> Landscape:
     """The stored landscape, if it is an unfinished (or finished) version of the wanted one."""
+    # Statistics that are estimated from batches depend on how the data is cut into them.
+    free = _FREE - {"batch_size", "batches"} if "batch_norm" in wanted.settings else _FREE
     pairs: dict[str, tuple[Any, Any]] = {
         name: (stored.settings.get(name), wanted.settings.get(name))
         for name in wanted.settings.keys() | stored.settings.keys()
-        if name not in _FREE and not name.startswith("key.")
+        if name not in free and not name.startswith("key.")
     }
     pairs["grid"] = (stored.x.tolist(), wanted.x.tolist())
     pairs["dimensions"] = (stored.loss.ndim, wanted.loss.ndim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lesam.flatness._batchnorm import estimating, without_statistics
 from lesam.flatness._checks import refuse_non_finite, refuse_other_than_mean, refuse_random
 from lesam.flatness._data import Batch, Batches
 from lesam.flatness._results import Setting
@@ -75,17 +76,31 @@ class Objective:
         """Mean loss of one batch at `point`; call it inside `untouched`."""
         return self._forward(point, batch)[0]
 
-    def evaluate(self, point: Sequence[Tensor], metric: Metric | None = None) -> tuple[float, float | None]:
-        """Mean loss, and mean `metric(output, target)` if one is given, over all the data at `point`."""
+    def evaluate(
+        self, point: Sequence[Tensor], metric: Metric | None = None, buffers: Mapping[str, Tensor] | None = None
+    ) -> tuple[float, float | None]:
+        """Mean loss, and mean `metric(output, target)` if one is given, over all the data at `point`.
+
+        `buffers` replace the model's own, as those of `statistics` do.
+        """
         total, counted = torch.zeros(2, dtype=torch.float64), self.batches.samples
         with self.untouched(), torch.no_grad():
             for batch in self.batches:
-                loss, output = self._forward(point, batch)
+                loss, output = self._forward(point, batch, buffers)
                 total[0] += loss.double().cpu() * (batch.samples / counted)
                 if metric is not None:
                     value = torch.as_tensor(metric(output, batch.target), dtype=torch.float64)
                     total[1] += value.mean().cpu() * (batch.samples / counted)
         return total[0].item(), None if metric is None else total[1].item()
+
+    def statistics(self, point: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The buffers with BatchNorm's running statistics estimated at `point`: the mean over the batches."""
+        buffers = without_statistics(self.model)
+        state = dict(zip(self.parameters, point, strict=True)) | buffers
+        with self.untouched(), estimating(self.model), torch.no_grad():
+            for batch in self.batches:
+                functional_call(self.model, state, (batch.input,))
+        return buffers
 
     def untouched(self) -> Any:
         """Context in which the model is in the mode of the measurement."""
@@ -129,8 +144,11 @@ class Objective:
         """One number for weights and data together, to recognise them in a later session."""
         return float(self._weights.sum()) + self.batches.checksum
 
-    def _forward(self, point: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Any]:
-        state = dict(zip(self.parameters, point, strict=True)) | copied_buffers(self.model)
+    def _forward(
+        self, point: Sequence[Tensor], batch: Batch, buffers: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Any]:
+        own = copied_buffers(self.model) if buffers is None else buffers
+        state = dict(zip(self.parameters, point, strict=True)) | dict(own)
         output = functional_call(self.model, state, (batch.input,))
         loss = self.loss_fn(output, batch.target)
         if not isinstance(loss, Tensor) or loss.ndim != 0:

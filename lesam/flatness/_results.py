@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -119,15 +118,17 @@ def cached(path: str | Path, kind: type[Result], key: Mapping[str, Setting], mea
 def write_whole(path: Path, content: bytes) -> Path:
     """Write a file so that a crash leaves the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
+    # Not a file of `tempfile`, which nobody but its owner could read.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    os.replace(file.name, path)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return path
 
 

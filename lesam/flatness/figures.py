@@ -1,67 +1,110 @@
 """Figures of flatness results on common axes: spectra with traces, low-pass filter over epochs, landscapes.
 
 Needs matplotlib. Every function takes plain dictionaries of results keyed by label (an optimizer's name) and returns a
-`matplotlib.figure.Figure`; `save` writes it as PNG and PDF.
+`matplotlib.figure.Figure`; `save` writes it as PNG and PDF. Where a result stands, a list of repetitions (seeds) may
+stand too: then means are drawn, and standard deviations over the repetitions instead of standard errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from lesam.flatness._density import SpectralDensity
 from lesam.flatness._eigenvalues import Eigenvalues
 from lesam.flatness._landscape import Landscape
 from lesam.flatness._lowpass import LowPass
+from lesam.flatness._results import Measurement
 from lesam.flatness._trace import TraceEstimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Result = TypeVar("Result", bound=Measurement)
+Colours = Mapping[str, Any]
+"""Label to any colour of matplotlib's; labels without one take the next of the cycle."""
+
 
 def spectrum(
-    eigenvalues: Mapping[str, Mapping[int, Eigenvalues]], traces: Mapping[str, Mapping[int, TraceEstimate]]
+    eigenvalues: Mapping[str, Mapping[int, Eigenvalues | Sequence[Eigenvalues]]],
+    traces: Mapping[str, Mapping[int, TraceEstimate | Sequence[TraceEstimate]]],
+    *,
+    colours: Colours | None = None,
 ) -> Figure:
-    """Distribution of the top eigenvalues, one panel for each epoch, and the trace with its error in the titles.
+    """Distribution of the top eigenvalues, one panel for each epoch, and the trace with its error in the legends.
 
     Args:
-        eigenvalues: Label to epoch to result.
+        eigenvalues: Label to epoch to result, or to a list of repetitions, whose counts are averaged.
         traces: The same for traces; labels and epochs without one are left out.
+        colours: Colours by label.
     """
     epochs = sorted({epoch for results in eigenvalues.values() for epoch in results})
     if not epochs:
         raise ValueError("no eigenvalues to draw: give at least one label with one epoch")
     figure, axes = _panels(1, len(epochs), share=True)
-    every = torch.cat([found.values for results in eigenvalues.values() for found in results.values()])
+    everything = [found for results in eigenvalues.values() for each in results.values() for found in _listed(each)]
+    every = torch.cat([found.values for found in everything])
     bins = torch.linspace(float(every.min()), float(every.max()), 31, dtype=torch.float64).tolist()
     for axis, epoch in zip(axes, epochs, strict=True):
-        for label, results in eigenvalues.items():
+        for number, (label, results) in enumerate(eigenvalues.items()):
             if epoch not in results:
                 continue
-            found, estimate = results[epoch], traces.get(label, {}).get(epoch)
-            text = f"{label}: $\\lambda_1$ {found.values[0]:.3g}"
-            if estimate is not None:
-                text += f", trace {estimate.estimate:.4g} $\\pm$ {estimate.stderr:.2g}"
-            axis.hist(found.values.tolist(), bins=bins, alpha=0.5, label=text)
+            found = _listed(results[epoch])
+            text = f"{label}: $\\lambda_1$ {_text([float(each.values[0]) for each in found], None)}"
+            estimates = _listed(traces.get(label, {}).get(epoch, []))
+            if estimates:
+                text += f", trace {_text([each.estimate for each in estimates], estimates[0].stderr)}"
+            pooled = torch.cat([each.values for each in found]).tolist()
+            colour = _colour(colours, label, number)
+            shares = [1 / len(found)] * len(pooled)
+            axis.hist(pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text)
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue", yscale="symlog")
         axis.legend(fontsize="small")
     axes[0].set_ylabel("count")
     return figure
 
 
-def low_pass(results: Mapping[str, Mapping[int, LowPass]]) -> Figure:
-    """The low-pass filter measure over epochs with its standard error, and what the noise adds to the loss."""
+def low_pass(
+    results: Mapping[str, Mapping[int, LowPass | Sequence[LowPass]]], *, colours: Colours | None = None
+) -> Figure:
+    """The low-pass filter measure over epochs with its error, and what the noise adds to the loss."""
+    if not any(results.values()):
+        raise ValueError("no low-pass filter values to draw: give at least one label with one epoch")
     figure, axes = _panels(1, 2, share=False)
-    for label, epochs in results.items():
+    for number, (label, epochs) in enumerate(results.items()):
         order = sorted(epochs)
-        found = [epochs[epoch] for epoch in order]
-        axes[0].errorbar(order, [f.estimate for f in found], [f.stderr for f in found], label=label, capsize=2)
-        axes[1].errorbar(order, [f.excess for f in found], [f.stderr for f in found], label=label, capsize=2)
+        found = [_listed(epochs[epoch]) for epoch in order]
+        colour = _colour(colours, label, number)
+        for axis, values in ((axes[0], _estimates(found)), (axes[1], _excesses(found))):
+            axis.errorbar(order, values[0], values[1], label=label, color=colour, marker=".", capsize=2)
     axes[0].set(xlabel="epoch", ylabel="loss under weight noise")
     axes[1].set(xlabel="epoch", ylabel="added by the noise")
     axes[0].legend()
+    return figure
+
+
+def density(
+    results: Mapping[str, Mapping[int, SpectralDensity | Sequence[SpectralDensity]]], *, colours: Colours | None = None
+) -> Figure:
+    """Density of the whole spectrum on a logarithmic scale, one panel for each epoch, one line for each repetition."""
+    epochs = sorted({epoch for found in results.values() for epoch in found})
+    if not epochs:
+        raise ValueError("no spectral density to draw: give at least one label with one epoch")
+    figure, axes = _panels(1, len(epochs), share=True)
+    for axis, epoch in zip(axes, epochs, strict=True):
+        for number, (label, found) in enumerate(results.items()):
+            for first, each in enumerate(_listed(found.get(epoch, []))):
+                # Below this, the tails of the smoothing Gaussians: gaps in the spectrum.
+                seen = each.density.where(each.density > 1e-6 * each.density.max(), torch.nan)
+                colour = _colour(colours, label, number)
+                axis.plot(each.grid.tolist(), seen.tolist(), color=colour, label="" if first else label, linewidth=1)
+        axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue", yscale="log")
+        axis.legend(fontsize="small")
+    axes[0].set_ylabel("density")
     return figure
 
 
@@ -71,6 +114,7 @@ def landscapes(
     *,
     highest: float | None = None,
     levels: int = 20,
+    colours: Colours | None = None,
 ) -> Figure:
     """Landscapes side by side with the same levels, limits and view.
 
@@ -79,6 +123,7 @@ def landscapes(
         kind: What to draw.
         highest: Losses above are cut; default the largest finite one.
         levels: Number of contour levels.
+        colours: Colours by label, for lines.
     """
     if not results:
         raise ValueError("no landscape to draw")
@@ -88,9 +133,12 @@ def landscapes(
     low, high = float(known.min()), float(known.max()) if highest is None else highest
     if kind == "line":
         figure, (axis,) = _panels(1, 1, share=True)
-        for label, found in results.items():
-            axis.plot(found.x.tolist(), found.loss.clamp(max=high).tolist(), label=label)
-        axis.set(xlabel="along a random direction", ylabel="loss", ylim=(low, high))
+        for number, (label, found) in enumerate(results.items()):
+            colour = _colour(colours, label, number)
+            style = ("-", "--", ":", "-.")[[line.get_color() for line in axis.lines].count(colour) % 4]
+            axis.plot(found.x.tolist(), found.loss.tolist(), style, label=label, color=colour)
+        axis.set(xlabel="along a random direction", ylabel="loss", ylim=(low - 0.03 * (high - low), high))
+        axis.locator_params(axis="x", nbins=5)
         axis.legend()
         return figure
     figure, axes = _panels(1, len(results), share=True, surface=kind == "surface")
@@ -99,15 +147,17 @@ def landscapes(
         if found.y is None:
             continue
         y, x = torch.meshgrid(found.y, found.x, indexing="ij")
-        loss = found.loss.clamp(max=high).numpy()
         if kind == "surface":
-            axis.plot_surface(x.numpy(), y.numpy(), loss, cmap="viridis", vmin=low, vmax=high)
+            cut = found.loss.clamp(max=high).numpy()
+            axis.plot_surface(x.numpy(), y.numpy(), cut, cmap="viridis", vmin=low, vmax=high)
             axis.set_zlim(low, high)
             axis.view_init(elev=30, azim=-60)
         else:
-            drawn = axis.contour(x.numpy(), y.numpy(), loss, levels=steps, cmap="viridis", vmin=low, vmax=high)
-            axis.clabel(drawn, fontsize=6)
+            finite = found.loss.clamp(max=1e300).numpy()  # contours cannot pass infinity
+            drawn = axis.contour(x.numpy(), y.numpy(), finite, levels=steps, cmap="viridis", vmin=low, vmax=high)
+            axis.clabel(drawn, drawn.levels[1::3], fontsize=6, fmt="%.3g")
             axis.set_aspect("equal")
+            axis.locator_params(nbins=5)
         axis.set_title(label)
     return figure
 
@@ -119,6 +169,35 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     for target in written:
         figure.savefig(target, dpi=200)
     return written
+
+
+def _listed(results: Result | Sequence[Result]) -> Sequence[Result]:
+    return [results] if isinstance(results, Measurement) else results
+
+
+def _colour(colours: Colours | None, label: str, number: int) -> Any:
+    return (colours or {}).get(label, f"C{number}")
+
+
+def _text(values: Sequence[float], stderr: float | None) -> str:
+    """One value with its standard error, or the mean of several with their standard deviation."""
+    spread = statistics.stdev(values) if len(values) > 1 else stderr
+    mean = f"{statistics.fmean(values):.4g}"
+    return mean if spread is None else f"{mean} $\\pm$ {spread:.2g}"
+
+
+def _estimates(found: Sequence[Sequence[LowPass]]) -> tuple[list[float], list[float]]:
+    return _curve([[each.estimate for each in runs] for runs in found], [runs[0].stderr for runs in found])
+
+
+def _excesses(found: Sequence[Sequence[LowPass]]) -> tuple[list[float], list[float]]:
+    return _curve([[each.excess for each in runs] for runs in found], [runs[0].stderr for runs in found])
+
+
+def _curve(values: Sequence[Sequence[float]], stderrs: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Means and errors, as in `_text`."""
+    errors = [statistics.stdev(v) if len(v) > 1 else e for v, e in zip(values, stderrs, strict=True)]
+    return [statistics.fmean(v) for v in values], errors
 
 
 def _panels(rows: int, columns: int, *, share: bool, surface: bool = False) -> tuple[Figure, list[Any]]:

@@ -21,6 +21,13 @@ from lesam.lab.runfolder import Row
 from lesam.lab.statistics import Spread
 
 PERCENT = ("accuracy", "capped")
+TRACKED = {
+    "lpf": "low-pass filter",
+    "lpf_excess": "low-pass filter minus loss",
+    "trace": "Hessian trace",
+    "eigenvalue": "largest Hessian eigenvalue",
+}
+"""Columns that ``lesam train --track`` writes, and what they are called in a figure."""
 
 # One colour for each method in every figure, from matplotlib's "tab20".
 COLOURS: dict[str, Any] = {method: matplotlib.colormaps["tab20"](number) for number, method in enumerate(TITLES)}
@@ -86,8 +93,29 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
     return figure
 
 
+def flatness(groups: Sequence[Group]) -> Figure:
+    """What ``lesam train --track`` measured, one line a run: the clock decides which epochs have a value."""
+    runs = [(group.title, rows) for group in groups for rows in group.rows()]
+    metrics = [name for name in TRACKED if any(row.get(name) is not None for _, rows in runs for row in rows)]
+    if not metrics:
+        raise ValueError("none of the runs has flatness in its metrics; train with --track lpf,trace,eigenvalue")
+    size = (4.4 * len(metrics), 4)
+    figure, axes = pyplot.subplots(1, len(metrics), figsize=size, constrained_layout=True, squeeze=False)
+    colours = colours_of(groups)
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        for title, rows in runs:
+            points = {row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None}
+            label = "" if title in axis.get_legend_handles_labels()[1] else title
+            axis.plot(list(points), list(points.values()), ".-", color=colours[title], label=label)
+        axis.grid(alpha=0.3)
+        axis.set(xlabel="epoch", ylabel=TRACKED[metric])
+    axes[0, 0].legend(fontsize="small")
+    return figure
+
+
 KINDS: dict[str, Callable[[Sequence[Group]], Figure]] = {
     "curves": curves,
+    "flatness": flatness,
     "radius": radius,
     "sensitivity": sensitivity,
     "switch": switch,
@@ -133,6 +161,15 @@ def over_seeds(runs: Sequence[Sequence[Row]], metric: str) -> tuple[np.ndarray, 
     values = values.reshape(len(series), len(common))
     std = values.std(0, ddof=1) if len(series) > 1 else np.zeros(len(common))
     return np.array(common), values.mean(0), std
+
+
+def colours_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """A colour for the title of each group: its method's, and another one where a method has several groups."""
+    chosen: dict[str, Any] = {}
+    for group in groups:
+        colour = COLOURS[group.config.method]
+        chosen[group.title] = f"C{len(chosen)}" if colour in chosen.values() else colour
+    return chosen
 
 
 def last_accuracy(group: Group) -> Spread:

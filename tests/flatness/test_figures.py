@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lesam.flatness import HessianOperator, landscape, low_pass_filter, top_eigenvalues, trace
+from lesam.flatness import HessianOperator, landscape, low_pass_filter, spectral_density, top_eigenvalues, trace
 
 from .problems import mlp
 
@@ -65,3 +65,41 @@ def test_nothing_to_draw() -> None:
         figures.landscapes({})
     with pytest.raises(ValueError, match="no eigenvalues"):
         figures.spectrum({}, {})
+
+
+def test_repetitions_are_averaged_and_their_spread_shown() -> None:
+    operators = [HessianOperator(*scaled(factor)) for factor in (0.5, 1.0, 1.5)]
+    spectra = [top_eigenvalues(operator, 5) for operator in operators]
+    traces = [trace(operator, 10) for operator in operators]
+    figure = figures.spectrum({"SGD": {3: spectra}}, {"SGD": {3: traces}}, colours={"SGD": "red"})
+    (axis,) = figure.axes
+    assert sum(patch.get_height() for patch in axis.patches) == pytest.approx(5)  # the mean count of three runs
+    assert axis.patches[0].get_edgecolor() == (1.0, 0.0, 0.0, 1.0)
+    (text,) = [t.get_text() for t in axis.get_legend().get_texts()]
+    estimates = np.array([found.estimate for found in traces])
+    assert f"trace {estimates.mean():.4g} $\\pm$ {estimates.std(ddof=1):.2g}" in text
+
+    filters = [low_pass_filter(*scaled(factor), samples=3) for factor in (0.5, 1.5)]
+    values = np.array([found.excess for found in filters])
+    right = figures.low_pass({"SGD": {7: filters}}).axes[1]
+    np.testing.assert_allclose(right.lines[0].get_xydata(), [[7, values.mean()]])
+    (segment,) = right.collections[0].get_segments()
+    np.testing.assert_allclose(segment[:, 1], values.mean() + values.std(ddof=1) * np.array([-1, 1]))
+
+
+def test_density_is_drawn_where_there_is_a_spectrum() -> None:
+    found = spectral_density(HessianOperator(*scaled(1.0)), draws=1, steps=5, width=1e-3)
+    (axis,) = figures.density({"SGD": {1: found}}).axes
+    drawn = axis.lines[0].get_ydata()
+    seen = np.isfinite(drawn)
+    assert 0 < seen.sum() < len(drawn)
+    np.testing.assert_array_equal(drawn[seen], found.density.numpy()[seen])
+
+
+def test_lines_are_not_bent_at_the_limit() -> None:
+    results = {name: landscape(*scaled(2.0), points=5, dimensions=1) for name in ("one", "two")}
+    highest = float(results["one"].loss.median())
+    (axis,) = figures.landscapes(results, "line", highest=highest, colours=dict.fromkeys(results, "red")).axes
+    np.testing.assert_array_equal(axis.lines[0].get_ydata(), results["one"].loss.numpy())
+    assert axis.get_ylim()[1] == highest
+    assert axis.lines[0].get_linestyle() != axis.lines[1].get_linestyle()  # equal colours: told apart otherwise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
@@ -207,3 +208,80 @@ def test_options_of_the_wrong_form(options, message: str) -> None:
     problem = mlp()
     with pytest.raises(ValueError, match=message):
         landscape(problem.model, problem.loss_fn, problem.data, **options)
+
+
+def test_reestimated_statistics_are_those_of_the_moved_weights() -> None:
+    """Oracle: move the weights of a copy, let torch's own `update_bn` average the statistics, evaluate."""
+    problem = cnn()
+    directions = [
+        random_direction([p.detach() for p in problem.model.parameters()], 3, axis, "filter") for axis in (0, 1)
+    ]
+    arguments = (problem.model, problem.loss_fn, problem.data)
+    found = landscape(*arguments, points=3, seed=3, batch_norm="reestimated", metric=accuracy)
+    for row, b in enumerate((-1.0, 0.0, 1.0)):
+        for column, a in enumerate((-1.0, 0.0, 1.0)):
+            moved = copy.deepcopy(problem.model)
+            with torch.no_grad():
+                for p, x, y in zip(moved.parameters(), *directions, strict=True):
+                    p.add_(a * x).add_(b * y)
+            torch.optim.swa_utils.update_bn(problem.data, moved)
+            moved.eval()
+            outputs = moved(problem.inputs).detach()
+            expected = float(problem.loss_fn(outputs, problem.targets))
+            assert math.isclose(float(found.loss[row, column]), expected, rel_tol=1e-9)
+            assert math.isclose(float(found.metric[row, column]), float(accuracy(outputs, problem.targets)))
+    assert not torch.allclose(found.loss, landscape(*arguments, points=3, seed=3).loss)
+
+
+def test_reestimated_statistics_depend_on_the_batches(tmp_path: Path) -> None:
+    problem = cnn()
+    arguments = (problem.model, problem.loss_fn, problem.data)
+    options = {"points": 3, "path": tmp_path / "grid.npz", "batch_norm": "reestimated"}
+    landscape(*arguments, **options)
+    with pytest.raises(ValueError, match="another landscape: batch_size"):
+        landscape(*arguments, **options, batch_size=3)
+    with pytest.raises(ValueError, match="another landscape: batch_norm"):
+        landscape(*arguments, points=3, path=tmp_path / "grid.npz")
+    with pytest.raises(ValueError, match='needs mode="eval"'):
+        landscape(*arguments, points=3, batch_norm="reestimated", mode="train")
+
+
+WORKERS = """
+import multiprocessing, sys, time
+sys.path.insert(0, sys.argv[1])
+from flatness.problems import mlp
+from lesam.flatness import landscape
+
+def tell(done, total):
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    problem = mlp()
+    landscape(problem.model, problem.loss_fn, problem.data, points=3, processes=2, progress=tell)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_do_not_outlive_a_killed_process(tmp_path: Path) -> None:
+    script, tests = tmp_path / "workers.py", Path(__file__).parents[1]
+    script.write_text(WORKERS)
+    environment = os.environ | {"PYTHONPATH": str(tests.parent), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, str(script), str(tests)], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    process.kill()
+    process.wait()
+    assert workers
+    deadline = time.monotonic() + 60
+    while any(_running(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker goes on"
+        time.sleep(0.05)
+
+
+def _running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

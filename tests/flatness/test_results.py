@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,13 @@ def test_cache_is_used_for_the_same_key_only(tmp_path: Path) -> None:
         found = cached(path, TraceEstimate, key, measure)
         assert len(measured) == expected
         assert found.estimate == RESULTS["trace"].estimate
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of another kind")
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        path = RESULTS["trace"].save(tmp_path / "trace.json")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644

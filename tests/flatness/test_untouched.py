@@ -50,6 +50,7 @@ MEASURES = {
     "density": lambda m, f, d: spectral_density(HessianOperator(m, f, d), draws=1, steps=3),
     "low pass": lambda m, f, d: low_pass_filter(m, f, d, samples=2),
     "landscape": lambda m, f, d: landscape(m, f, d, points=3),
+    "statistics": lambda m, f, d: landscape(m, f, d, points=3, batch_norm="reestimated"),
 }
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from lesam.lab.commands.options import RunPaths
 
-Kind = Literal["curves", "radius", "sensitivity", "switch"]
+Kind = Literal["curves", "flatness", "radius", "sensitivity", "switch"]
 
 
 def plot(
@@ -20,7 +20,7 @@ def plot(
         Path | None, Parameter(name=["--output", "-o"], help="File to write; its ending is the format.")
     ] = None,
 ) -> None:
-    """Draw runs: accuracy and loss, the radius over training, sensitivity to the budget, or a late switch."""
+    """Draw runs: accuracy and loss, the radius, tracked flatness, sensitivity to the budget, a late switch."""
     from lesam.lab import plots
     from lesam.lab.groups import group
     from lesam.lab.runfolder import find_runs

@@ -1,0 +1,95 @@
+"""``lesam landscape``: the loss around trained weights, on common axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import RunPaths
+
+if TYPE_CHECKING:
+    from lesam.flatness import Landscape
+
+
+def landscape(
+    runs: RunPaths,
+    *,
+    epoch: Annotated[int | None, Parameter(help="Finished epochs to look at; by default the last kept.")] = None,
+    one_dimensional: Annotated[bool, Parameter(negative="", help="A line instead of a plane.")] = False,
+    points: Annotated[int, Parameter(help="Cells along each direction.")] = 51,
+    span: Annotated[float, Parameter(help="How far the grid reaches, in lengths of the weights' own filters.")] = 1.0,
+    samples: Annotated[int, Parameter(help="Training images to take the loss on.")] = 10000,
+    batch_size: Annotated[int, Parameter(help="Images of one pass.")] = 1000,
+    seed: Annotated[int, Parameter(help="Of the directions, which all runs share.")] = 123,
+    reestimate_batch_norm: Annotated[
+        bool, Parameter(negative="", help="Estimate BatchNorm's statistics anew in each cell; doubles the time.")
+    ] = False,
+    highest: Annotated[
+        float | None, Parameter(help="Draw losses up to here; by default the highest of the flattest run.")
+    ] = None,
+    jobs: Annotated[int, Parameter(help="Processes that evaluate cells.")] = 1,
+    device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for the figures.")] = Path("figures"),
+) -> None:
+    """Draw the loss of RUNS along filter-normalised random directions, the same for all of them.
+
+    Cells are kept in the run folders as they are evaluated; a command that was stopped or killed goes on from there.
+    """
+    from lesam.lab.gauges import gauges
+    from lesam.lab.groups import group
+    from lesam.lab.landscapes import LandscapeSettings, measure_landscape
+    from lesam.lab.measuring import kept_epoch
+    from lesam.lab.plots import colours_of
+    from lesam.lab.runfolder import find_runs
+
+    settings = LandscapeSettings(
+        dimensions=1 if one_dimensional else 2,
+        points=points,
+        span=span,
+        seed=seed,
+        batch_norm="reestimated" if reestimate_batch_norm else "trained",
+        samples=samples,
+        batch_size=batch_size,
+    )
+    found: dict[str, Landscape] = {}
+    colours: dict[str, Any] = {}
+    groups = group(find_runs(runs))
+    labelled = [
+        (cell, run, f"{cell.title}, seed {run.config().seed}" if len(cell.runs) > 1 else cell.title)
+        for cell in groups
+        for run in cell.runs
+    ]
+    for _, run, _ in labelled:  # a mistake should not show after hours
+        kept_epoch(run, epoch)
+    with gauges() as watch:
+        for cell, run, label in labelled:
+            found[label] = measure_landscape(
+                run,
+                epoch=epoch,
+                settings=settings,
+                processes=jobs,
+                progress=lambda name, label=label: watch(f"{label}, {name}"),  # type: ignore[misc]
+                device=None if device == "auto" else device,
+            )
+            colours[label] = colours_of(groups)[cell.title]
+    for label, each in found.items():
+        print(label, *each.lines(), sep="\n")
+    for path in _figures(found, colours, highest, output):
+        print(path)
+
+
+def _figures(found: dict[str, Landscape], colours: dict[str, Any], highest: float | None, folder: Path) -> list[Path]:
+    """Draw the landscapes; the files written."""
+    from lesam.flatness import figures
+
+    line = any(each.y is None for each in found.values())
+    kinds: tuple[Literal["line", "contour", "surface"], ...] = ("line",) if line else ("contour", "surface")
+    if highest is None:
+        highest = min(float(each.loss[each.loss.isfinite()].max()) for each in found.values())
+    written: list[Path] = []
+    for kind in kinds:
+        figure = figures.landscapes(found, kind, highest=highest, colours=colours)
+        written += figures.save(figure, folder / f"landscape-{kind}")
+    return written

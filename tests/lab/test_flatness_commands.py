@@ -1,0 +1,267 @@
+"""`lesam flatness` and `lesam landscape` on run folders: the library's numbers, kept for the same question only."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from lesam.flatness import HessianOperator, Landscape, landscape, low_pass_filter, top_eigenvalues, trace
+from lesam.lab import checkpoint as checkpoints
+from lesam.lab import flatness_table, models, recipes
+from lesam.lab.cli import main
+from lesam.lab.curvature import FlatnessSettings, low_pass_curve, measure_run
+from lesam.lab.data import load
+from lesam.lab.landscapes import LandscapeSettings, measure_landscape
+from lesam.lab.loop import train
+from lesam.lab.progress import Silent
+from lesam.lab.runfolder import RunFolder
+from lesam.lab.serialise import override
+
+CHANGES = (
+    "schedule.epochs=4",
+    "record.keep_epochs=2",
+    "record.keep=1",
+    "model.options.width=3",
+    "system.precision=64-true",
+)
+SETTINGS = FlatnessSettings(eigenvalues=3, trace_samples=4, lpf_samples=3, batch_size=100)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    for method, seed in (("sgd", 0), ("lesam", 0), ("lesam", 1)):
+        config = override(recipes.build("digits", method=method, scale="smoke", seed=seed), CHANGES)
+        train(config, runs=runs, report=Silent())
+    return runs
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """Fresh copies, so that no test finds what another one measured."""
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+def one(runs: Path, method: str = "lesam", seed: int = 0) -> RunFolder:
+    (path,) = runs.glob(f"*-{method}-seed{seed}-*")
+    return RunFolder(path)
+
+
+def by_hand(run: RunFolder, step: int = 12) -> tuple[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The network and its training images (with the wrong labels it was trained on), without the lab's machinery."""
+    model = models.build("digits_cnn", 10, width=3).double()
+    model.load_state_dict(load_file(run.checkpoints / f"step-{step:08d}" / "weights.safetensors"))
+    data = load("digits", **run.config().data.options).train
+    return model, [((data.images.double() / 255 - 0.3053) / 0.3759, data.labels)]
+
+
+class Began(list[str]):
+    """Remembers which measurements began."""
+
+    def __call__(self, name: str):  # type: ignore[no-untyped-def]
+        self.append(name)
+        return lambda done, total: None
+
+
+def test_the_numbers_are_the_librarys_on_the_same_weights_and_images(runs: Path) -> None:
+    run = one(runs)
+    for epoch, step in ((2, 6), (None, 12)):
+        found = measure_run(run, epoch=epoch, settings=SETTINGS)
+        model, data = by_hand(run, step)
+        operator = HessianOperator(model, cross_entropy, data)
+        assert found.epoch == step // 3
+        expected = top_eigenvalues(operator, 3)
+        torch.testing.assert_close(found.eigenvalues.values, expected.values, rtol=1e-6, atol=0)
+        assert found.trace.estimate == pytest.approx(trace(operator, 4).estimate, rel=1e-9)
+        assert found.low_pass.estimate == pytest.approx(low_pass_filter(model, cross_entropy, data, samples=3).estimate)
+        assert found.low_pass.settings["samples"] == 300
+        assert found.density is None
+    curve = low_pass_curve(run, settings=SETTINGS)
+    assert list(curve) == [2, 4]
+    assert curve[4].estimate == found.low_pass.estimate
+
+
+def test_a_part_of_the_images_is_fixed_and_a_part_of_a_larger_one(runs: Path) -> None:
+    run = one(runs)
+    model, [(images, labels)] = by_hand(run)
+    with torch.no_grad():
+        losses = cross_entropy(model.eval()(images), labels, reduction="none")
+
+    def loss(samples: int, seed: int = 0) -> float:
+        settings = FlatnessSettings(samples=samples, subset_seed=seed, eigenvalues=0, trace_samples=0, lpf_samples=2)
+        return float(measure_run(run, settings=settings).low_pass.loss)
+
+    assert loss(300) == pytest.approx(float(losses.mean()))
+    first, rest = 2 * loss(2) - loss(1), loss(1)
+    for value in (first, rest):  # both are losses of single training images
+        assert float((losses - value).abs().min()) < 1e-9
+    assert loss(30) != pytest.approx(loss(300))
+    assert loss(30) != pytest.approx(loss(30, seed=1))
+
+
+def test_a_result_is_measured_once_and_a_changed_question_anew(runs: Path) -> None:
+    run, began = one(runs), Began()
+    first = measure_run(run, settings=SETTINGS, progress=began)
+    assert began == ["epoch 4, eigenvalues", "epoch 4, trace", "epoch 4, lpf"]
+    files = {path: path.stat().st_mtime_ns for path in (run.path / "flatness").iterdir()}
+    again = measure_run(run, settings=SETTINGS, progress=began)
+    assert len(began) == 3
+    assert files == {path: path.stat().st_mtime_ns for path in (run.path / "flatness").iterdir()}
+    assert torch.equal(first.eigenvalues.values, again.eigenvalues.values)
+    assert first.trace.estimate == again.trace.estimate
+
+    changes = {
+        "samples": (200, {"eigenvalues", "trace", "lpf"}),
+        "batch_size": (70, {"eigenvalues", "trace", "lpf"}),
+        "subset_seed": (1, {"eigenvalues", "trace", "lpf"}),
+        "mode": ("train", {"eigenvalues", "trace", "lpf"}),
+        "seed": (1, {"eigenvalues", "trace", "lpf"}),
+        "eigenvalues": (2, {"eigenvalues"}),
+        "tolerance": (1e-2, {"eigenvalues"}),
+        "trace_samples": (5, {"trace"}),
+        "lpf_sigma": (0.02, {"lpf"}),
+        "lpf_samples": (4, {"lpf"}),
+    }
+    for name, (value, affected) in changes.items():
+        began.clear()
+        measure_run(run, settings=dataclasses.replace(SETTINGS, **{name: value}), progress=began)
+        assert {text.rpartition(" ")[2] for text in began} == affected, name
+
+
+def test_other_weights_are_another_question(runs: Path) -> None:
+    run, began = one(runs), Began()
+    before = measure_run(run, settings=SETTINGS, progress=began)
+    newest = checkpoints.listed(run.checkpoints)[-1]
+    weights = {name: 1.5 * value if value.ndim > 1 else value for name, value in newest.weights().items()}
+    checkpoints.save(run.checkpoints, epoch=4, step=newest.step, batch=0, weights=weights, state=newest.state())
+    after = measure_run(run, settings=SETTINGS, progress=began)
+    assert len(began) == 6
+    assert after.low_pass.loss != pytest.approx(before.low_pass.loss)
+
+
+def test_a_checkpoint_that_was_not_kept_is_named_with_those_that_were(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for command in (["flatness", str(runs), "--epochs", "4", "3"], ["landscape", str(runs), "--epoch", "3"]):
+        assert main([*command, "-o", str(tmp_path / "figures")]) == 2
+        error = capsys.readouterr().err
+        assert "no checkpoint after 3 epochs; it has those after 2, 4" in error
+        assert "record.keep_epochs=3" in error
+    assert not list(runs.glob("*/flatness"))  # refused before anything was measured
+
+
+def test_settings_that_cannot_be_meant() -> None:
+    for wrong in ({"samples": 0}, {"trace_samples": 1}, {"lpf_samples": 1}, {"eigenvalues": -1}):
+        ((name, value),) = wrong.items()
+        with pytest.raises(ValueError, match=rf"{name} must be at least .*{value}"):
+            FlatnessSettings(**wrong)
+    with pytest.raises(ValueError, match="span must be positive"):
+        LandscapeSettings(span=0.0)
+
+
+def test_the_command_prints_means_over_seeds_and_draws(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures"
+    options = ["--eigenvalues", "3", "--trace-samples", "4", "--lpf-samples", "3", "--batch-size", "100"]
+    assert main(["flatness", str(runs), "--epochs", "2", "4", *options, "-o", str(figures)]) == 0
+    shown = capsys.readouterr().out
+    results = [measure_run(one(runs, seed=seed), settings=SETTINGS) for seed in (0, 1)]
+    traces = [result.trace.estimate for result in results]
+    assert f"| {statistics.fmean(traces):.4g} ± {statistics.stdev(traces):.2g} |" in shown
+    assert "| SGD | 2 | 1 |" in shown
+    assert "| LE-SAM | 4 | 2 |" in shown
+    assert "LE-SAM, seed 1, epoch 4, eigenvalues: done in" in shown
+    assert {path.name for path in figures.iterdir()} == {"spectrum.png", "spectrum.pdf", "low-pass.png", "low-pass.pdf"}
+    assert main(["flatness", str(runs), "--epochs", "2", "4", *options, "-o", str(figures)]) == 0
+    assert "done in" not in capsys.readouterr().out
+
+
+def test_what_is_not_asked_for_is_neither_measured_nor_drawn(runs: Path, tmp_path: Path) -> None:
+    run, figures = one(runs), tmp_path / "figures"
+    options = ["--eigenvalues", "0", "--trace-samples", "0", "--lpf-samples", "0", "--density", "--samples", "20"]
+    assert main(["flatness", str(run.path), *options, "-o", str(figures)]) == 0
+    assert [path.name.split("-")[2] for path in (run.path / "flatness").iterdir()] == ["density"]
+    assert {path.name for path in figures.iterdir()} == {"density.png", "density.pdf"}
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_a_landscape_is_the_librarys_on_the_same_weights_and_images(dimensions: int, runs: Path) -> None:
+    settings = LandscapeSettings(points=5, span=0.5, dimensions=dimensions)
+    for method in ("sgd", "lesam"):
+        model, data = by_hand(one(runs, method))
+        began = Began()
+        found = measure_landscape(one(runs, method), settings=settings, progress=began)
+        expected = landscape(model, cross_entropy, data, points=5, span=(-0.5, 0.5), dimensions=dimensions, seed=123)
+        torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=0)
+        again = measure_landscape(one(runs, method), settings=settings, progress=began)
+        assert torch.equal(again.loss, found.loss)
+        assert len(began) == 1
+    other = LandscapeSettings(points=5, span=0.5, dimensions=dimensions, batch_norm="reestimated")
+    assert not torch.allclose(measure_landscape(one(runs), settings=other).loss, found.loss)
+
+
+def test_the_landscape_command_draws_all_runs(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figures = tmp_path / "figures"
+    assert main(["landscape", str(runs), "--points", "4", "-o", str(figures)]) == 0
+    assert main(["landscape", str(runs), "--points", "4", "--one-dimensional", "-o", str(figures)]) == 0
+    assert "LE-SAM, seed 1\nloss landscape, 4 x 4 cells" in capsys.readouterr().out
+    names = {f"landscape-{name}.{kind}" for name in ("contour", "surface", "line") for kind in ("png", "pdf")}
+    assert {path.name for path in figures.iterdir()} == names
+
+
+def test_a_killed_landscape_goes_on(runs: Path, tmp_path: Path) -> None:
+    run = one(runs, "sgd")
+    command = [sys.executable, "-m", "lesam.lab.cli", "landscape", str(run.path), "--points", "41"]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path / "figures")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (files := list((run.path / "flatness").glob("*.npz"))):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "nothing was stored"
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    (file,) = files
+    stored = Landscape.load(file)
+    assert 0 < stored.missing < 41 * 41, "the process was too quick to be killed"
+    # A value that no evaluation gives: if it is still there at the end, the cell was not evaluated again.
+    stored.loss.view(-1)[0] = 123.0
+    stored.save(file)
+    seen: list[int] = []
+
+    def stop_after_ten(done: int, total: int | None) -> None:
+        seen.append(done)
+        if len(seen) == 10:
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        measure_landscape(run, settings=LandscapeSettings(points=41), progress=lambda name: stop_after_ten)
+    known = 41 * 41 - stored.missing
+    assert seen == list(range(known + 1, known + 11))
+    assert Landscape.load(file).missing == stored.missing - 10
+    assert Landscape.load(file).loss.view(-1)[0] == 123.0
+
+
+def test_eigenvalues_that_did_not_converge_are_said(runs: Path) -> None:
+    result = measure_run(one(runs), settings=FlatnessSettings(eigenvalues=3, trace_samples=0, lpf_samples=0))
+    assert "converge" not in flatness_table.notes({"LE-SAM": {4: [result]}})
+    flags = torch.tensor([True, False, True])
+    doubtful = dataclasses.replace(result, eigenvalues=dataclasses.replace(result.eigenvalues, converged=flags))
+    assert "1 of 6 eigenvalues did not converge" in flatness_table.notes({"LE-SAM": {4: [result, doubtful]}})
