@@ -15,9 +15,10 @@ Schedule = Callable[[int], float]
 
 def build_base(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The base optimizer over all parameters; weight decay acts on every one of them, as in the paper."""
-    if config.base == "adamw":
+    if config.base in ("adam", "adamw"):
+        kind = torch.optim.Adam if config.base == "adam" else torch.optim.AdamW
         betas = (config.momentum, config.beta2)
-        return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+        return kind(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
     return torch.optim.SGD(
         parameters,
         lr=config.lr,

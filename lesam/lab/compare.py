@@ -23,7 +23,7 @@ from lesam.lab.optimizers import TITLES
 from lesam.lab.runfolder import RunFolder
 from lesam.lab.serialise import override
 from lesam.lab.statistics import Spread
-from lesam.lab.workers import Event, Job, Pool
+from lesam.lab.workers import Event, Job, train_jobs
 
 SEARCH_SEED = 1000
 
@@ -63,16 +63,15 @@ def compare(
     hear: Callable[[Event], None] = lambda event: None,
 ) -> list[Comparison]:
     """Search, then repeat the winners with fresh seeds. Finished runs are not repeated."""
-    searched = _train(search_jobs(methods, scale), runs, jobs, hear)
+    searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, hear=hear)
     winners: dict[str, tuple[str, ...]] = {}
     scores: dict[str, float] = {}
     for (method, setting, _), summary in searched.items():
         accuracy = summary["last"]["validation_accuracy"]
         if accuracy > scores.get(method, -1.0):  # the first of equals, in the order of SETTINGS
             winners[method], scores[method] = setting, accuracy
-    repeated = _train(
-        [_job(method, winners[method], seed, scale) for seed in seeds for method in methods], runs, jobs, hear
-    )
+    repeats = [_job(method, winners[method], seed, scale) for seed in seeds for method in methods]
+    repeated = train_jobs(repeats, runs=runs, jobs=jobs, hear=hear)
     return [_comparison(method, winners[method], scores[method], seeds, scale, runs, repeated) for method in methods]
 
 
@@ -93,24 +92,6 @@ def _config(method: str, setting: tuple[str, ...], seed: int, scale: str) -> Run
 
 def _job(method: str, setting: tuple[str, ...], seed: int, scale: str) -> Job:
     return Job(key=(method, setting, seed), config=_config(method, setting, seed, scale))
-
-
-def _train(jobs: list[Job], runs: Path, processes: int, hear: Callable[[Event], None]) -> dict[Any, Mapping[str, Any]]:
-    """Train all jobs; any failure fails the comparison, after the others have finished."""
-    done: dict[Any, Mapping[str, Any]] = {}
-    failures: list[str] = []
-
-    def listen(event: Event) -> None:
-        if event.kind == "done" and event.summary is not None:
-            done[event.job.key] = event.summary
-        elif event.kind == "failed":
-            failures.append(f"{event.job.config.folder_name}: {event.error}")
-        hear(event)
-
-    Pool(runs=runs, jobs=processes).run(jobs, listen)
-    if failures:
-        raise RuntimeError("some runs of the comparison failed:\n" + "\n".join(failures))
-    return {job.key: done[job.key] for job in jobs}
 
 
 def _comparison(

@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+from lesam.lab.names import unknown
 from lesam.lab.optimizers import OptimizerConfig
 from lesam.lab.tasks.config import ClassificationConfig, TaskConfig
 
 Scalar = bool | int | float | str | None
 NOT_IDENTITY: Mapping[str, bool] = {"identity": False}
+TRACKED = ("lpf", "trace", "eigenvalue")
+"""What can be measured while a run trains: low-pass filter, Hessian trace, largest Hessian eigenvalue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,15 +122,28 @@ class RecordConfig:
     """How many of the newest checkpoints stay."""
     keep_epochs: tuple[int, ...] = field(default=(), metadata=NOT_IDENTITY)
     """Checkpoints after these numbers of epochs stay for ever (for flatness, for a late switch)."""
+    track: tuple[str, ...] = field(default=(), metadata=NOT_IDENTITY)
+    """Flatness to measure while training: some of :data:`TRACKED`."""
+    track_every: int = field(default=1, metadata=NOT_IDENTITY)
+    """Epochs between two measurements."""
+    track_share: float = field(default=0.1, metadata=NOT_IDENTITY)
+    """Share of the time that measuring may take; a measurement that would take more is put off."""
+    track_samples: int = field(default=5000, metadata=NOT_IDENTITY)
+    """Training images to measure on."""
     tensorboard: bool = field(default=False, metadata=NOT_IDENTITY)
     wandb: str | None = field(default=None, metadata=NOT_IDENTITY)
     """Weights & Biases project to log to."""
 
     def __post_init__(self) -> None:
         """Refuse intervals below one."""
-        for name in ("steps_every", "evaluate_every", "checkpoint_every", "keep"):
+        for name in ("steps_every", "evaluate_every", "checkpoint_every", "keep", "track_every", "track_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"record.{name} must be at least 1, got {getattr(self, name)}")
+        for name in self.track:
+            if name not in TRACKED:
+                raise unknown("measure to track", name, TRACKED)
+        if not 0.0 < self.track_share <= 1.0:
+            raise ValueError(f"record.track_share must lie in (0, 1], got {self.track_share}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,9 +161,17 @@ class RunConfig:
     system: SystemConfig = field(default_factory=SystemConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
+    def __post_init__(self) -> None:
+        """Refuse what no part can see alone."""
+        if self.record.track and self.system.strategy == "fsdp":
+            raise ValueError(
+                "record.track needs the whole network on every worker, and system.strategy=fsdp shards it; "
+                "keep checkpoints with record.keep_epochs and measure them with `lesam flatness`"
+            )
+
     @property
     def method(self) -> str:
-        """Name of the method: ``sgd``, ``adamw`` or a key of ``lesam.METHODS``."""
+        """Name of the method: ``sgd``, ``adam``, ``adamw`` or a key of ``lesam.METHODS``."""
         return self.optimizer.method
 
     @property

@@ -21,11 +21,26 @@ class Score:
     loss: float
     accuracy: float
     samples: int
+    classes: tuple[tuple[int, int], ...] = ()
+    """Right answers and images of each class, where they were asked for."""
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], fabric: Fabric | None = None) -> Score:
-    """Score a model in eval mode; its mode is put back afterwards."""
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    fabric: Fabric | None = None,
+    *,
+    classes: int = 0,
+) -> Score:
+    """Score a model in eval mode; its mode is put back afterwards.
+
+    Args:
+        model: Gives logits.
+        batches: Images and labels.
+        fabric: Where scores are summed over workers.
+        classes: Also count by class, of so many; 0 does not.
+    """
     was_training = model.training
     model.eval()
     sums: Tensor | None = None
@@ -36,14 +51,24 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], fabric:
             right = (logits.argmax(1) == labels).sum()
             count = (labels != PADDING_LABEL).sum()
             part = torch.stack([loss.double(), right.double(), count.double()])
+            if classes:
+                part = torch.cat([part, _by_class(logits, labels, classes)])
             sums = part if sums is None else sums + part
     finally:
         model.train(was_training)
     if sums is None:
-        sums = torch.zeros(3, dtype=torch.float64)
+        sums = torch.zeros(3 + 2 * classes, dtype=torch.float64)
     if fabric is not None and fabric.world_size > 1:
         sums = cast(Tensor, fabric.all_reduce(sums, reduce_op="sum"))
-    loss_sum, right_sum, samples = (float(value) for value in sums)
+    loss_sum, right_sum, samples, *counts = sums.tolist()
     if not samples:
         raise ValueError("cannot evaluate on a split without images")
-    return Score(loss=loss_sum / samples, accuracy=right_sum / samples, samples=int(samples))
+    by_class = tuple(zip(map(int, counts[:classes]), map(int, counts[classes:]), strict=True))
+    return Score(loss=loss_sum / samples, accuracy=right_sum / samples, samples=int(samples), classes=by_class)
+
+
+def _by_class(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Right answers of each class, then images of each class; no class has the label that fills a part up."""
+    members = labels.unsqueeze(1) == torch.arange(classes, device=labels.device)
+    right = members & (logits.argmax(1) == labels).unsqueeze(1)
+    return torch.cat([right.sum(0), members.sum(0)]).double()

@@ -31,8 +31,9 @@ class Group:
 
     @property
     def finished(self) -> tuple[RunFolder, ...]:
-        """Those of the runs that reached their end."""
-        return tuple(run for run in self.runs if run.summary() is not None)
+        """Those of the runs that reached their end, with a test accuracy there."""
+        summaries = [(run, run.summary()) for run in self.runs]
+        return tuple(run for run, summary in summaries if summary is not None and "test_accuracy" in summary["last"])
 
     def rows(self) -> list[list[Row]]:
         """The epochs of each run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +14,14 @@ from lightning.fabric import Fabric
 from lesam.lab import checkpoint as checkpoints
 from lesam.lab import environment, meter
 from lesam.lab.config import RunConfig
+from lesam.lab.fork import start_from_relative
 from lesam.lab.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.launch import make_fabric, make_loggers
 from lesam.lab.progress import Reporter, Silent, reporter
 from lesam.lab.runfolder import RunFolder
 from lesam.lab.session import Session
+from lesam.lab.tracking import Tracker
+from lesam.lab.two_passes import Choice, choose, first_pass
 
 Summary = dict[str, Any]
 
@@ -31,7 +35,8 @@ def train(
 ) -> Summary:
     """Train a run to its end, from the newest valid checkpoint where there is one.
 
-    The run's folder lies below ``runs`` and must be visible to every worker. A finished run is left alone.
+    The run's folder lies below ``runs`` and must be visible to every worker. A finished run is left alone. Where the
+    task chooses its length in a first pass, that one is trained before, in a folder inside this run's.
 
     Args:
         config: The run.
@@ -52,21 +57,42 @@ def train(
     if done is not None:
         report.message(f"{folder.path} is finished; nothing to do (delete the folder to train it again)")
         return done
+    first = first_pass(config) if config.task.two_passes else None
+    # Before anything is written: here missing data or weights are said.
+    session = Session(first or config, fabric)
     with ExitStack() as stack:
         if fabric.is_global_zero:
+            # Not where a first pass sets the length: it may end before the switch.
+            relative = start_from_relative(config, Path(runs)) if first is None else None
+            if relative is not None:
+                report.message(f"{folder.path} begins where {relative.path} was at its switch")
             stack.enter_context(folder.lock())
             folder.create(config, environment.describe())
+        choice: Choice | None = None
+        if first is not None:
+            train(first, runs=folder.path, fabric=fabric, report=report)
+            chosen = choose(RunFolder.of(first, folder.path)) if fabric.is_global_zero else None
+            choice = cast(Choice, fabric.broadcast(chosen))
+            session = Session(config, fabric, stop=choice.steps)
         interrupt = stack.enter_context(Interrupt())
         fabric.barrier()
         stack.callback(report.stop)
-        return Run(Session(config, fabric), folder, report, interrupt).finish()
+        return Run(session, folder, report, interrupt, choice).finish()
 
 
 class Run:
     """One run on its way: takes steps, writes rows and checkpoints."""
 
-    def __init__(self, session: Session, folder: RunFolder, report: Reporter, interrupt: Interrupt) -> None:
-        """Go back to the newest valid checkpoint of the folder."""
+    def __init__(
+        self,
+        session: Session,
+        folder: RunFolder,
+        report: Reporter,
+        interrupt: Interrupt,
+        choice: Choice | None = None,
+    ) -> None:
+        """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
+        self.choice = choice
         self.session, self.folder, self.report, self.interrupt = session, folder, report, interrupt
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
@@ -78,6 +104,7 @@ class Run:
             session.restore(found)
         if self.fabric.is_global_zero:
             folder.rewind(epoch=session.epoch)
+        self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], report.message)
 
     def finish(self) -> Summary:
         """Train what is left and write the summary."""
@@ -140,9 +167,11 @@ class Run:
         final = session.step >= session.times.steps
         if final or (session.epoch + 1) % self.record.evaluate_every == 0:
             row |= session.task.scores()
-            if row["test_accuracy"] > session.best["test_accuracy"]:
-                session.best = {"test_accuracy": row["test_accuracy"], "epoch": session.epoch}
-            row["best_test_accuracy"] = session.best["test_accuracy"]
+            if "test_accuracy" in row:  # a pass that chooses a length does not look at the test images
+                if row["test_accuracy"] > session.best["test_accuracy"]:
+                    session.best = {"test_accuracy": row["test_accuracy"], "epoch": session.epoch}
+                row["best_test_accuracy"] = session.best["test_accuracy"]
+        row |= self.tracker.columns(elapsed=session.elapsed + time.monotonic() - began)
         session.elapsed += time.monotonic() - began
         row |= {"images_per_second": samples / seconds, "seconds": seconds, "elapsed": session.elapsed}
         if self.fabric.is_global_zero:
@@ -183,9 +212,11 @@ class Run:
             "method": self.config.method,
             "seed": self.config.seed,
             "fingerprint": self.config.fingerprint,
+            "folder": self.folder.path.name,
             "last": last,
             "best_test_selected": dict(self.session.best),
             "seconds": self.session.elapsed,
+            **({} if self.choice is None else {"first_pass": asdict(self.choice)}),
         }
 
     def _samples(self, first: int) -> float:
@@ -201,5 +232,7 @@ class Run:
 
 
 def _result(summary: Summary) -> str:
+    if "test_accuracy" not in summary["last"]:
+        return f"validation accuracy {summary['last']['validation_accuracy'] * 100:.2f} %"
     accuracy, best = summary["last"]["test_accuracy"], summary["best_test_selected"]["test_accuracy"]
     return f"test accuracy {accuracy * 100:.2f} % (best epoch, chosen on the test set: {best * 100:.2f} %)"

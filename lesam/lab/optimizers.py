@@ -15,13 +15,13 @@ class OptimizerConfig:
     """Fields that every method has: the base optimizer, and how the passes treat BatchNorm and workers."""
 
     method: str
-    base: Literal["sgd", "adamw"] = "sgd"
+    base: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.05
     momentum: float = 0.9
-    """SGD's momentum, or AdamW's first beta."""
+    """SGD's momentum, or the first beta of Adam and AdamW."""
     nesterov: bool = False
     beta2: float = 0.999
-    """AdamW's second beta."""
+    """The second beta of Adam and AdamW."""
     weight_decay: float = 0.0
     batch_norm: Literal["clean", "both"] = "clean"
     """Which passes move BatchNorm's running statistics."""
@@ -46,7 +46,16 @@ class SGDConfig(OptimizerConfig):
     """Plain SGD, one pass."""
 
     method: Literal["sgd"] = "sgd"
-    base: Literal["sgd", "adamw"] = "sgd"
+    base: Literal["sgd", "adam", "adamw"] = "sgd"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamConfig(OptimizerConfig):
+    """Plain Adam, one pass; weight decay is added to the gradient."""
+
+    method: Literal["adam"] = "adam"
+    base: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: float = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +63,7 @@ class AdamWConfig(OptimizerConfig):
     """Plain AdamW, one pass."""
 
     method: Literal["adamw"] = "adamw"
-    base: Literal["sgd", "adamw"] = "adamw"
+    base: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: float = 1e-3
 
 
@@ -173,10 +182,14 @@ class LESAMPlusConfig(OptimizerConfig):
     form: Literal["paper", "reference"] = "paper"
 
 
-PLAIN: tuple[str, ...] = ("sgd", "adamw")
+PLAIN: tuple[str, ...] = ("sgd", "adam", "adamw")
+
+ADAPTIVE: dict[str, float] = {"adam": 0.0, "adamw": 1e-2}
+"""Plain methods that need no learning rate as large as SGD's, and torch's default weight decay of each."""
 
 CONFIGS: dict[str, type[OptimizerConfig]] = {
     "sgd": SGDConfig,
+    "adam": AdamConfig,
     "adamw": AdamWConfig,
     "sam": SAMConfig,
     "asam": ASAMConfig,
@@ -196,6 +209,7 @@ CONFIGS: dict[str, type[OptimizerConfig]] = {
 
 TITLES: dict[str, str] = {
     "sgd": "SGD",
+    "adam": "Adam",
     "adamw": "AdamW",
     "sam": "SAM",
     "asam": "ASAM",

@@ -20,25 +20,45 @@ class Pipeline:
     def __init__(self, config: RunConfig, fabric: Fabric, splits: Splits, *, channels_last: bool) -> None:
         """Cut the splits into batches."""
         self._data, self._fabric = config.data, fabric
-        self._augment = _augmentation(config, channels_last)
-        self.train = Batches(
-            splits.train,
-            _share(config.data.batch_size, fabric.world_size),
+        self._augment = training_augmentation(config, channels_last=channels_last)
+        self.train = self.shuffled(splits.train, seed=config.seed, steps=config.task.epoch_steps)
+        held_out = {} if splits.validation is None else {"validation": splits.validation}
+        tested = {f"test_{name}": split for name, split in splits.targets.items()} or {"test": splits.test}
+        self._held_out = {name: self._in_order(split) for name, split in (held_out | tested).items()}
+
+    def shuffled(
+        self,
+        split: TensorSet | FolderSet,
+        *,
+        seed: int,
+        view: int = 0,
+        weights: Tensor | None = None,
+        steps: int | None = None,
+    ) -> Batches:
+        """Training batches of a split: the run's batch size, augmentation and share of the workers.
+
+        With ``steps``, an epoch has so many batches, drawn with replacement.
+        """
+        if steps is not None and weights is None:
+            weights = torch.ones(len(split))
+        return Batches(
+            split,
+            _share(self._data.batch_size, self._fabric.world_size),
             self._augment,
-            device=fabric.device,
-            seed=config.seed,
-            drop_last=config.data.drop_last,
-            rank=fabric.global_rank,
-            world=fabric.world_size,
+            device=self._fabric.device,
+            seed=seed,
+            drop_last=self._data.drop_last,
+            rank=self._fabric.global_rank,
+            world=self._fabric.world_size,
+            weights=weights,
+            draws=None if steps is None else steps * self._data.batch_size,
+            view=view,
         )
-        self._test = self._in_order(splits.test)
-        self._validation = None if splits.validation is None else self._in_order(splits.validation)
 
     def held_out(self) -> Iterator[tuple[str, Iterable[tuple[Tensor, Tensor]]]]:
         """Name and batches of each split that is evaluated."""
-        if self._validation is not None:
-            yield "validation", self._validation.epoch(0)
-        yield "test", self._test.epoch(0)
+        for name, batches in self._held_out.items():
+            yield name, batches.epoch(0)
 
     def _in_order(self, split: TensorSet | FolderSet) -> Batches:
         return Batches(
@@ -59,7 +79,8 @@ def load_splits(data: DataConfig, fabric: Fabric) -> Splits:
         return load(data.name, data.root, **data.options)
 
 
-def _augmentation(config: RunConfig, channels_last: bool) -> Augment | FolderAugment:
+def training_augmentation(config: RunConfig, *, channels_last: bool = False) -> Augment | FolderAugment:
+    """What a run does to its training images; ``.evaluation()`` of it is what happens to the others."""
     data: DataConfig = config.data
     changes = dict(data.augment_options)
     if data.normalisation is not None:

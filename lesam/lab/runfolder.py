@@ -141,13 +141,19 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
-    """The run folders among and below the given paths, in the order of their names."""
+    """The run folders among and below the given paths, in the order of their names.
+
+    A run inside the folder of another one is a part of that one (a first pass), found only by its own path.
+    """
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; run folders are made by `lesam train`")
-        for file in sorted([path / "config.json"] if (path / "config.json").exists() else path.rglob("config.json")):
-            found[file.parent] = RunFolder(file.parent)
+        files = [path / "config.json"] if (path / "config.json").exists() else path.rglob("config.json")
+        folders = {file.parent for file in files}
+        for folder in sorted(folders):
+            if not folders.intersection(folder.parents):
+                found[folder] = RunFolder(folder)
     if not found:
         raise ValueError(f"no run folders below {', '.join(map(str, paths))}; `lesam train` makes them")
     return list(found.values())

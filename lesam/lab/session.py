@@ -33,8 +33,8 @@ class Session:
     rate and the budget of the step: what has to be saved is the weights, the optimizer's state and the position.
     """
 
-    def __init__(self, config: RunConfig, fabric: Fabric) -> None:
-        """Build the parts; every worker starts from the same weights."""
+    def __init__(self, config: RunConfig, fabric: Fabric, *, stop: int | None = None) -> None:
+        """Build the parts; every worker starts from the same weights. ``stop`` ends training after so many steps."""
         self.config, self.fabric = config, fabric
         splits = load_splits(config.data, fabric)
         torch.manual_seed(mix("weights", config.seed))
@@ -44,14 +44,14 @@ class Session:
         if last:
             self.module.to(memory_format=torch.channels_last)
         self.data = Pipeline(config, fabric, splits, channels_last=last)
-        self.times = Timetable(config.schedule, len(self.data.train))
+        self.times = Timetable(config.schedule, len(self.data.train), stop=stop, head_start=config.task.head_start)
         compiled = cast(nn.Module, torch.compile(self.module)) if config.system.compile else self.module
         self.model: nn.Module = fabric.setup_module(compiled)
         self.optimizer = build_optimizer(
             config.optimizer,
             _synchronised(self.model, self.module),
             budget=self.times.budget,
-            switch_step=self.times.switch_step,
+            switch_step=self.times.own_switch_step,
         )
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self.task = make_task(

@@ -36,3 +36,12 @@ class Spread:
         """
         mean = f"{self.mean * scale:.2f}"
         return mean if math.isnan(self.std) else f"{mean} ± {self.std * scale:.2f}"
+
+    def short(self) -> str:
+        """The mean and spread with three and two significant digits, for quantities that are no percentages.
+
+        >>> Spread(3, 0.031415, 0.002718).short()
+        '0.0314 ± 0.0027'
+        """
+        mean = f"{self.mean:.3g}"
+        return mean if math.isnan(self.std) else f"{mean} ± {self.std:.2g}"

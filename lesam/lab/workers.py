@@ -86,6 +86,26 @@ class Pool:
         return process, ours
 
 
+def train_jobs(
+    waiting: list[Job], *, runs: Path | str, jobs: int, threads: int = 1, hear: Callable[[Event], None]
+) -> dict[Any, Mapping[str, Any]]:
+    """The summaries of all jobs by their keys; a failure is raised after the others have finished."""
+    done: dict[Any, Mapping[str, Any]] = {}
+    failures: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.kind == "done" and event.summary is not None:
+            done[event.job.key] = event.summary
+        elif event.kind == "failed":
+            failures.append(f"{event.job.config.folder_name}: {event.error}")
+        hear(event)
+
+    Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, listen)
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
+    return {job.key: done[job.key] for job in waiting}
+
+
 class _Messenger(Silent):
     """Sends each epoch's row to the parent process."""
 

@@ -17,6 +17,15 @@ OPTIONS = {
     "train": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--runs", "-o", "--switch-at", "--fresh-momentum"),
         *("--devices", "--nodes", "--accelerator", "--precision", "--strategy", "--compile", "--dry-run"),
+        *("--track", "--track-every"),
+    },
+    "flatness": {
+        *("--runs", "--epochs", "--samples", "--batch-size", "--eigenvalues", "--method", "--trace-samples"),
+        *("--density", "--lpf-sigma", "--lpf-samples", "--mode", "--seed", "--device", "--storage", "--output", "-o"),
+    },
+    "landscape": {
+        *("--runs", "--epoch", "--one-dimensional", "--points", "--span", "--samples", "--batch-size", "--seed"),
+        *("--reestimate-batch-norm", "--highest", "--jobs", "--device", "--output", "-o"),
     },
     "sweep": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--grid", "--search", "--trials", "--study"),

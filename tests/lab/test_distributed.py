@@ -97,3 +97,37 @@ def test_two_processes_go_on_after_a_stop(tmp_path: Path) -> None:
     ours, theirs = last(RunFolder.of(config, tmp_path / "whole")), last(folder)
     for name in ours:
         torch.testing.assert_close(theirs[name], ours[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_same_command_runs_under_slurm(tmp_path: Path) -> None:
+    """Two tasks as srun starts them: no launcher of ours or torch's, everything is in the environment."""
+    config = config_of("lesam")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {
+        **{"SLURM_JOB_ID": "1234", "SLURM_JOB_NAME": "lesam", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"},
+        **{"SLURM_NODEID": "0", "SLURM_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+    }
+    command = [
+        *(sys.executable, "-m", "lesam.lab.cli", "train", "vit-cifar100", "--method", "lesam", "--scale", "smoke"),
+        *("--devices", "2", "--precision", "64-true", "--accelerator", "cpu", "-o", str(tmp_path / "two")),
+        *(part for setting in SETTINGS for part in ("--set", setting)),
+    ]
+    tasks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **job, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    outputs = [task.communicate(timeout=300)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    train(config, runs=tmp_path / "one", report=Silent())
+    ours, theirs = (last(RunFolder.of(config, tmp_path / name)) for name in ("one", "two"))
+    for name in ours:
+        torch.testing.assert_close(theirs[name], ours[name], rtol=1e-9, atol=1e-12)

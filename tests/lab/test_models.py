@@ -21,6 +21,8 @@ TINY = {
     "wrn28_10": {"depth": 10, "width": 1},
     "pyramidnet110": {"depth": 8, "alpha": 12},
     "small_resnet": {"width": 4},
+    "resnet32": {"width": 4, "blocks": 1},
+    "resnet32_glmc": {"width": 4, "blocks": 1, "hidden": 8},
     "digits_cnn": {"width": 4, "in_channels": 3},
     "imagenet_resnet18": {},
     "imagenet_resnet50": {},
@@ -69,6 +71,8 @@ def test_output_shape_and_a_gradient_for_every_parameter(name: str) -> None:
         nn.init.normal_(model.heads.head.weight)
     out = model(torch.randn(2, 3, 32, 32))
     assert out.shape == (2, 7)
+    if name == "resnet32_glmc":  # its other heads answer when it is given two views
+        out = torch.cat([head for view in model(*torch.randn(2, 2, 3, 32, 32)) for head in view], 1)
     out.square().sum().backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
 

@@ -86,8 +86,8 @@ def _tell(event: Any) -> None:
     """One line for each run that ended."""
     if event.kind == "done":
         last = event.summary["last"]
-        shown = last.get("validation_accuracy", last["test_accuracy"])
         split = "validation" if "validation_accuracy" in last else "test"
-        print(f"{event.job.config.folder_name}: {split} accuracy {shown * 100:.2f} %", flush=True)
+        accuracy = last[f"{split}_accuracy"]
+        print(f"{event.job.config.folder_name}: {split} accuracy {accuracy * 100:.2f} %", flush=True)
     elif event.kind == "failed":
         print(f"{event.job.config.folder_name} failed: {event.error.strip().splitlines()[-1]}", flush=True)

@@ -26,6 +26,8 @@ def train(
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
     strategy: Literal["auto", "ddp", "fsdp"] = "auto",
     compile: Annotated[bool, Parameter(negative="", help="Compile the model with torch.compile.")] = False,
+    track: Annotated[str | None, Parameter(help="Flatness to record on the way, such as lpf,trace,eigenvalue.")] = None,
+    track_every: Annotated[int | None, Parameter(help="Epochs between two such measurements.")] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Print the configuration and stop.")] = False,
 ) -> None:
     """Train RECIPE; a run that was stopped goes on, a finished one is left alone.
@@ -46,6 +48,10 @@ def train(
         f"system.strategy={strategy}",
         f"system.compile={compile}",
     ]
+    if track is not None:
+        changes.append(f"record.track={track}")
+    if track_every is not None:
+        changes.append(f"record.track_every={track_every}")
     if switch_at is not None:
         changes += [f"schedule.switch_at={switch_at}", f"schedule.carry_momentum={not fresh_momentum}"]
     configs = [

@@ -23,12 +23,14 @@ from lesam.lab.data.augment import Augment, AugmentConfig
 from lesam.lab.data.batches import PADDING_LABEL, Batches
 from lesam.lab.data.cifar import cifar10, cifar100
 from lesam.lab.data.digits import digits
+from lesam.lab.data.domains import pacs, vlcs
 from lesam.lab.data.folder import FolderAugment, FolderAugmentConfig, FolderSet, imagefolder
 from lesam.lab.data.normalisation import NORMALISATIONS, Normalisation, normalisation
 from lesam.lab.data.presets import PRESETS, augmentation
 from lesam.lab.data.sampling import Shaping
 from lesam.lab.data.splits import Splits, TensorSet
 from lesam.lab.data.synthetic import synthetic
+from lesam.lab.data.synthetic_domains import synthetic_domains
 from lesam.lab.names import unknown
 
 __all__ = [
@@ -59,7 +61,13 @@ _LOADERS: dict[str, Callable[..., Splits]] = {
     "digits": digits,
     "synthetic": synthetic,
     "imagefolder": imagefolder,
+    "pacs": pacs,
+    "vlcs": vlcs,
+    "synthetic_domains": synthetic_domains,
 }
+
+# Not shaped: in folders, or with targets that a shape would not reach.
+_AS_THEY_ARE = ("imagefolder", "pacs", "vlcs", "synthetic_domains")
 
 NAMES = tuple(_LOADERS)
 
@@ -80,10 +88,10 @@ def options(name: str) -> tuple[str, ...]:
 
     Example:
         >>> options("digits")
-        ('size', 'train_size', 'test_size', 'validation', 'label_noise', 'seed')
+        ('size', 'train_size', 'test_size', 'validation', 'label_noise', 'imbalance', 'with_replacement', 'seed')
     """
     own = _own_options(name)
-    shaping = () if name == "imagefolder" else _SHAPING
+    shaping = () if name in _AS_THEY_ARE else _SHAPING
     return (*own, *(option for option in shaping if option not in own))
 
 
@@ -92,7 +100,7 @@ def load(name: str, root: Path | str | None = None, **chosen: Any) -> Splits:
 
     Args:
         name: One of ``NAMES``.
-        root: Folder of the files, ``default_root()`` when ``None``; ``digits`` and ``synthetic`` need none.
+        root: Folder of the files, ``default_root()`` when ``None``; ``digits`` and what is made up need none.
         **chosen: Options of the data set (``options(name)``); those of ``Shaping`` pick a part of it.
 
     Example:

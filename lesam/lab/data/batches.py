@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from typing import Protocol
@@ -46,6 +47,7 @@ class Batches:
             goes through all images once an epoch.
         draws: Images an epoch over all ranks, when they are drawn with replacement; ``None`` takes as many as
             the split has.
+        view: Which augmentation: each number is another one of the same images in the same order.
 
     Example:
         >>> from lesam.lab.data import augmentation, load
@@ -70,6 +72,7 @@ class Batches:
         workers: int | None = None,
         weights: Tensor | None = None,
         draws: int | None = None,
+        view: int = 0,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be >= 1, got {batch_size}")
@@ -90,7 +93,9 @@ class Batches:
         self._length = self.part_size // batch_size if drop_last else -(-self.part_size // batch_size)
         if self._length == 0:
             raise ValueError(f"{self.size} images on {world} ranks make no batch of {batch_size} with {drop_last=}")
-        self._reader = _reader(split, augment, torch.device(device), seed, rank, workers)
+        augment_seed = mix("view", seed, view) if view else seed
+        drawn = weights is not None
+        self._reader = _reader(split, augment, torch.device(device), augment_seed, rank, workers, drawn=drawn)
 
     def __len__(self) -> int:
         """Return the number of batches an epoch on this rank."""
@@ -129,13 +134,16 @@ def _reader(
     seed: int,
     rank: int,
     workers: int | None,
+    *,
+    drawn: bool,
 ) -> _Reader:
     if isinstance(split, TensorSet) and isinstance(augment, Augment):
         return _TensorReader(split.to(device), augment, device, seed, rank)
     if isinstance(split, FolderSet) and isinstance(augment, FolderAugment):
         if workers is None:
-            workers = min(8, os.cpu_count() or 1)
-        return _FolderReader(split, augment, device, seed, workers)
+            # A process of a pool, as a sweep's, may not have children of its own.
+            workers = 0 if multiprocessing.current_process().daemon else min(8, os.cpu_count() or 1)
+        return _FolderReader(split, augment, device, seed, workers, drawn_by=rank if drawn else None)
     raise ValueError(
         f"a {type(split).__name__} cannot be read with {type(augment).__name__}: images in memory take the "
         "augmentations none, basic, basic_cutout, reflect and vit, image folders imagenet and domains"
@@ -161,13 +169,24 @@ class _TensorReader:
 
 
 class _FolderReader:
-    def __init__(self, split: FolderSet, augment: FolderAugment, device: torch.device, seed: int, workers: int) -> None:
+    def __init__(
+        self,
+        split: FolderSet,
+        augment: FolderAugment,
+        device: torch.device,
+        seed: int,
+        workers: int,
+        drawn_by: int | None,
+    ) -> None:
         self.split, self.augment, self.device, self.seed, self.workers = split, augment, device, seed, workers
+        self.drawn_by = drawn_by
 
     def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader: DataLoader[tuple[Tensor, int]] = DataLoader(
-            _Items(self.split, self.augment, self.seed, epoch),
-            batch_sampler=[chosen.tolist() for chosen in positions],
+            _Items(self.split, self.augment),
+            batch_sampler=[
+                self._items(chosen.tolist(), epoch, number) for number, chosen in enumerate(positions, start)
+            ],
             num_workers=min(self.workers, len(positions)),
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from the global one
@@ -176,14 +195,26 @@ class _FolderReader:
             images = images.to(self.device, non_blocking=True)
             yield self.augment.on_device(images), labels.to(self.device, non_blocking=True)
 
+    def _items(self, positions: list[int], epoch: int, number: int) -> list[tuple[int, int]]:
+        """The positions of a batch, each with a seed of its own, so that workers change nothing.
+
+        The seed is the image's, so that ranks change nothing either; but an image that is drawn with replacement may
+        come several times in an epoch, and differently each time: then it is the place's in the batches of the rank.
+        """
+        if self.drawn_by is None:
+            return [(position, mix("item", self.seed, epoch, max(position, 0))) for position in positions]
+        place = ("drawn", self.seed, epoch, number, self.drawn_by)
+        return [(position, mix(*place, order)) for order, position in enumerate(positions)]
+
 
 class _Items(Dataset[tuple[Tensor, int]]):
-    """Transformed images, each with a seed of its own, so that workers and ranks change nothing."""
+    """Transformed images by position and seed."""
 
-    def __init__(self, split: FolderSet, augment: FolderAugment, seed: int, epoch: int) -> None:
-        self.split, self.augment, self.seed, self.epoch = split, augment, seed, epoch
+    def __init__(self, split: FolderSet, augment: FolderAugment) -> None:
+        self.split, self.augment = split, augment
 
-    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+    def __getitem__(self, item: tuple[int, int]) -> tuple[Tensor, int]:
+        position, seed = item
         row = max(position, 0)
-        image = self.augment.on_worker(self.split.decode(row), mix("item", self.seed, self.epoch, row))
+        image = self.augment.on_worker(self.split.decode(row), seed)
         return image, PADDING_LABEL if position < 0 else int(self.split.labels[row])

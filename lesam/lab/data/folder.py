@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch import Tensor
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -26,11 +28,13 @@ class FolderSet:
         paths: One file an image.
         labels: int64 tensor ``(N,)``.
         class_names: Folder names in label order.
+        truncated: Take files that end too early as they are, what is missing grey.
     """
 
     paths: tuple[str, ...]
     labels: Tensor
     class_names: tuple[str, ...]
+    truncated: bool = False
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -40,17 +44,23 @@ class FolderSet:
         """Return the images at the given positions, in that order."""
         return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=self.labels[indices])
 
+    def joined(self, others: Sequence[FolderSet]) -> FolderSet:
+        """Return these images followed by those of other sets, which must have the same classes."""
+        sets = [self, *others]
+        paths = tuple(path for one in sets for path in one.paths)
+        return replace(self, paths=paths, labels=torch.cat([one.labels for one in sets]))
+
     def decode(self, index: int) -> Image.Image:
         """Read one image as RGB; a file that cannot be read is named."""
         path = self.paths[index]
         try:
-            with Image.open(path) as image:
+            with _truncated(self.truncated), Image.open(path) as image:
                 return image.convert("RGB")
         except (OSError, SyntaxError, ValueError) as error:
             raise RuntimeError(f"{path} cannot be decoded ({error}); replace or remove the file") from error
 
     @classmethod
-    def scan(cls, folder: Path) -> FolderSet:
+    def scan(cls, folder: Path, *, truncated: bool = False) -> FolderSet:
         """List a folder with one sub-folder a class; labels follow the sorted names."""
         if not folder.is_dir():
             raise FileNotFoundError(
@@ -58,7 +68,18 @@ class FolderSet:
             )
         listed = ImageFolder(str(folder))
         paths = tuple(path for path, _ in listed.samples)
-        return cls(paths, torch.tensor(listed.targets, dtype=torch.int64), tuple(listed.classes))
+        return cls(paths, torch.tensor(listed.targets, dtype=torch.int64), tuple(listed.classes), truncated)
+
+
+@contextlib.contextmanager
+def _truncated(allowed: bool) -> Iterator[None]:
+    """While active, Pillow fills up files that end too early instead of refusing them; its switch is global."""
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = before or allowed
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def imagefolder(root: Path, *, train: str = "train", test: str = "val") -> Splits:

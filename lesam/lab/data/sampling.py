@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,6 +57,59 @@ def pick_per_class(labels: Tensor, counts: Sequence[int], seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
+def long_tailed_counts(largest: int, classes: int, imbalance: float) -> list[int]:
+    """Images of each class in a long tail, ``int(largest * imbalance ** (-c / (classes - 1)))`` in label order.
+
+    The rule of CIFAR-LT (Cao et al., LDAM, NeurIPS 2019): the first class keeps ``largest`` images, the last one
+    ``largest / imbalance``.
+
+    Example:
+        >>> counts = long_tailed_counts(500, classes=100, imbalance=100)
+        >>> counts[0], counts[-1], sum(counts)
+        (500, 5, 10847)
+    """
+    if imbalance < 1.0:
+        raise ValueError(f"imbalance is the largest class over the smallest and must be >= 1, got {imbalance}")
+    if classes < 2:
+        raise ValueError(f"a long tail needs at least 2 classes, got {classes}")
+    # A value that is whole in exact arithmetic must not be lost to rounding (49 * (1 / 49) is below 1).
+    counts = [int(largest * (1 / imbalance) ** (c / (classes - 1)) + 1e-9) for c in range(classes)]
+    if counts[-1] < 1:
+        raise ValueError(
+            f"imbalance={imbalance} leaves no image of the last class: the largest class has {largest} images and "
+            f"needs {imbalance:.0f}; take more images (train_size) or a smaller imbalance"
+        )
+    return counts
+
+
+def pick_long_tail(labels: Tensor, counts: Sequence[int], seed: int, *, with_replacement: bool = False) -> Tensor:
+    """Choose ``counts[c]`` images of each class ``c`` as LDAM does: shuffle the class, take the first ones.
+
+    The shuffles are NumPy's legacy ones, class after class: on CIFAR's official files seed 0 is the seed of the
+    released subsets. With replacement an image may be taken more than once, so a class holds fewer different ones.
+
+    Returns:
+        Positions in ascending order.
+
+    Example:
+        >>> labels = torch.tensor([0, 1, 0, 1, 0])
+        >>> labels[pick_long_tail(labels, [3, 1], seed=0)].sort().values
+        tensor([0, 0, 0, 1])
+    """
+    source, chosen = np.random.RandomState(seed), []
+    for label, count in enumerate(counts):
+        members = (labels == label).nonzero().flatten().numpy()
+        if count > len(members):
+            raise ValueError(f"class {label} has {len(members)} images, {count} were asked for")
+        if with_replacement:
+            taken = source.choice(members, count, replace=True)
+        else:
+            source.shuffle(members)
+            taken = members[:count]
+        chosen.append(torch.from_numpy(taken))
+    return torch.cat(chosen).sort().values
+
+
 def corrupt_labels(labels: Tensor, classes: int, fraction: float, seed: int) -> Tensor:
     """Make exactly ``round(fraction * N)`` labels wrong, each another class drawn uniformly.
 
@@ -81,14 +135,17 @@ class Shaping:
     """What part of a data set to use. Every choice is a function of ``seed``.
 
     The validation images are drawn first (so they do not depend on ``train_size``), then the training
-    images from the rest, both balanced over classes; then training labels are made wrong. Validation and
-    test labels stay right.
+    images from the rest, both balanced over classes. Of these a long tail is cut, which keeps the largest
+    class whole; then training labels are made wrong. Validation and test images stay balanced and their
+    labels right.
 
     Attributes:
-        train_size: Training images to keep; ``None`` keeps all.
+        train_size: Training images to keep, before a long tail is cut; ``None`` keeps all.
         test_size: Test images to keep; ``None`` keeps all.
         validation: Fraction of the official training images to hold out.
         label_noise: Fraction of the training labels to make wrong.
+        imbalance: Largest class over smallest of a long-tailed training set; ``None`` cuts no tail.
+        with_replacement: Draw the long tail with replacement, as GLMC's published numbers were made.
         seed: Seed of all of the above.
     """
 
@@ -96,6 +153,8 @@ class Shaping:
     test_size: int | None = None
     validation: float = 0.0
     label_noise: float = 0.0
+    imbalance: float | None = None
+    with_replacement: bool = False
     seed: int = 0
 
     def apply(self, splits: Splits) -> Splits:
@@ -107,7 +166,9 @@ class Shaping:
             return splits
         if not 0.0 <= self.validation < 1.0:
             raise ValueError(f"validation must lie in [0, 1), got {self.validation}")
-        validation = None
+        if self.with_replacement and self.imbalance is None:
+            raise ValueError("with_replacement is a way to draw a long tail: give imbalance as well")
+        validation = splits.validation
         held_out = round(self.validation * len(train))
         if held_out:
             chosen = _balanced(train, splits.classes, held_out, self.seed)
@@ -116,12 +177,19 @@ class Shaping:
             validation, train = train.subset(chosen), train.subset(rest.nonzero().flatten())
         if self.train_size is not None:
             train = train.subset(_balanced(train, splits.classes, self.train_size, self.seed))
+        if self.imbalance is not None:
+            train = train.subset(self._long_tail(train.labels, splits.classes, self.imbalance))
         if self.test_size is not None:
             test = test.subset(_balanced(test, splits.classes, self.test_size, self.seed))
         if self.label_noise:
             labels = corrupt_labels(train.labels, splits.classes, self.label_noise, self.seed)
             train = TensorSet(train.images, labels)
         return replace(splits, train=train, test=test, validation=validation)
+
+    def _long_tail(self, labels: Tensor, classes: int, imbalance: float) -> Tensor:
+        largest = int(torch.bincount(labels, minlength=classes).max())
+        counts = long_tailed_counts(largest, classes, imbalance)
+        return pick_long_tail(labels, counts, self.seed, with_replacement=self.with_replacement)
 
 
 def _balanced(split: TensorSet, classes: int, total: int, seed: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,6 +48,11 @@ class TensorSet:
         """Return the images at the given positions, in that order."""
         return TensorSet(self.images[indices], self.labels[indices])
 
+    def joined(self, others: Sequence[TensorSet]) -> TensorSet:
+        """Return these images followed by those of other sets."""
+        sets = [self, *others]
+        return TensorSet(torch.cat([one.images for one in sets]), torch.cat([one.labels for one in sets]))
+
     def split(self, fraction: float, seed: int) -> tuple[TensorSet, TensorSet]:
         """Split at random into what is kept and a held-out part of ``round(fraction * len(self))`` images.
 
@@ -73,3 +79,5 @@ class Splits:
     classes: int
     name: str
     validation: TensorSet | FolderSet | None = None
+    targets: Mapping[str, TensorSet | FolderSet] = field(default_factory=dict)
+    """Parts of the test images that are scored one by one, by name: the domains that were not trained on."""

@@ -48,19 +48,19 @@ def synthetic(
         )
     if noise < 0:
         raise ValueError(f"noise must be >= 0, got {noise}")
-    patterns = _patterns(image_size, channels, classes, seed)
+    drawn = patterns(image_size, channels, classes, seed)
 
     def draw(part: str, count: int) -> TensorSet:
         labels = torch.arange(count) % classes
         shape = (count, channels, image_size, image_size)
         white = torch.randn(shape, generator=generator("synthetic", part, seed))
-        pixels = 128 + 40 * (patterns[labels] + noise * white)
+        pixels = 128 + 40 * (drawn[labels] + noise * white)
         return TensorSet(pixels.round().clamp(0, 255).to(torch.uint8), labels)
 
     return Splits(draw("train", train_size), draw("test", test_size), classes, "synthetic")
 
 
-def _patterns(size: int, channels: int, classes: int, seed: int) -> Tensor:
+def patterns(size: int, channels: int, classes: int, seed: int) -> Tensor:
     """Sum four plane waves of up to three periods, each class and channel its own, at unit variance."""
     source = generator("synthetic", "patterns", seed)
     waves = (classes, channels, 4, 1, 1)
@@ -68,5 +68,5 @@ def _patterns(size: int, channels: int, classes: int, seed: int) -> Tensor:
     phase = 2 * math.pi * torch.rand(waves, generator=source)
     position = 2 * math.pi * torch.arange(size) / size
     angle = along_y * position.view(-1, 1) + along_x * position.view(1, -1) + phase
-    patterns: Tensor = angle.sin().sum(2) / math.sqrt(2)
-    return patterns
+    summed: Tensor = angle.sin().sum(2) / math.sqrt(2)
+    return summed

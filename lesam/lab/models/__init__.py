@@ -18,10 +18,12 @@ from torch import nn
 
 from lesam.lab.data.normalisation import normalisation as constants_of
 from lesam.lab.models.digits import digits_cnn
+from lesam.lab.models.glmc import resnet32_glmc
 from lesam.lab.models.imagenet import imagenet_resnet18, imagenet_resnet50, imagenet_resnet101, vit_b_16
 from lesam.lab.models.normalized import NormalizedInput
 from lesam.lab.models.pyramid import pyramidnet110
 from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
+from lesam.lab.models.resnet32 import resnet32
 from lesam.lab.models.wide import wrn28_10
 from lesam.lab.names import unknown
 
@@ -33,6 +35,8 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "wrn28_10": wrn28_10,
     "pyramidnet110": pyramidnet110,
     "small_resnet": small_resnet,
+    "resnet32": resnet32,
+    "resnet32_glmc": resnet32_glmc,
     "digits_cnn": digits_cnn,
     "imagenet_resnet18": imagenet_resnet18,
     "imagenet_resnet50": imagenet_resnet50,

@@ -15,7 +15,10 @@ from lesam.lab.names import unknown
 from lesam.lab.optimizers import CONFIGS
 from lesam.lab.recipes.cifar import cifar
 from lesam.lab.recipes.digits import digits
+from lesam.lab.recipes.domains import SOURCES, domains
 from lesam.lab.recipes.imagenet import imagenet
+from lesam.lab.recipes.longtail import IMBALANCES, KINDS, longtail
+from lesam.lab.recipes.robust import robust
 from lesam.lab.recipes.vit import vit
 from lesam.lab.serialise import normalise
 
@@ -30,6 +33,18 @@ RECIPES: dict[str, Recipe] = {
     },
     **{f"imagenet-{backbone}": partial(imagenet, backbone) for backbone in ("resnet50", "resnet101")},
     **{f"vit-{data}": partial(vit, data) for data in ("cifar10", "cifar100")},
+    **{f"robust-{data}": partial(robust, data) for data in ("cifar10", "cifar100")},
+    **{
+        f"{data}-lt{imbalance}-{kind}": partial(longtail, data, imbalance, kind)
+        for data in ("cifar10", "cifar100")
+        for imbalance in IMBALANCES
+        for kind in KINDS
+    },
+    **{
+        f"{collection}-{source}": partial(domains, collection, source)
+        for collection, sources in SOURCES.items()
+        for source in sources
+    },
     "digits": digits,
 }
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS, OptimizerConfig
-from lesam.lab.recipes.small import small_run
+from lesam.lab.optimizers import ADAPTIVE, CONFIGS, OptimizerConfig
+from lesam.lab.recipes.small import QUICK, SLOW, Pace, small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import cifar_settings
 
@@ -22,8 +22,11 @@ class Backbone:
     lr: float
     weight_decay: float
     anneal_start: int | None
+    keep_every: int
+    """Epochs between checkpoints that stay."""
     smoke: dict[str, int]
     small: dict[str, int]
+    pace: Pace
 
 
 # Paper, appendix, table of hyper-parameters on CIFAR. Weight decay is the table's (the text says 5e-4 throughout);
@@ -36,8 +39,10 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.05,
         weight_decay=1e-3,
         anneal_start=160,
+        keep_every=10,
         smoke={"width": 4},
         small={"width": 16},
+        pace=QUICK,
     ),
     "wrn": Backbone(
         model="wrn28_10",
@@ -46,8 +51,10 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.05,
         weight_decay=1e-3,
         anneal_start=None,
+        keep_every=50,
         smoke={"depth": 10, "width": 1},
         small={"depth": 10, "width": 2},
+        pace=SLOW,
     ),
     "pyramid": Backbone(
         model="pyramidnet110",
@@ -56,8 +63,10 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.1,
         weight_decay=5e-4,
         anneal_start=None,
+        keep_every=50,
         smoke={"depth": 8, "alpha": 12},
         small={"depth": 14, "alpha": 48},
+        pace=SLOW,
     ),
 }
 
@@ -68,7 +77,7 @@ def cifar(data: str, backbone: str, method: str, scale: str, seed: int) -> RunCo
     if scale == "smoke":
         return smoke_run(name, method, seed, ModelConfig(name=row.model, options=row.smoke))
     if scale == "small":
-        return small_run(name, data, method, seed, ModelConfig(name=row.model, options=row.small))
+        return small_run(name, data, method, seed, ModelConfig(name=row.model, options=row.small), pace=row.pace)
     return RunConfig(
         recipe=name,
         scale=scale,
@@ -82,14 +91,14 @@ def cifar(data: str, backbone: str, method: str, scale: str, seed: int) -> RunCo
             epochs=row.epochs,
             budget_anneal_start=row.anneal_start if method in ("lesam", "lesamplus") else None,
         ),
-        # Flatness is measured half-way and at the end; the late switch starts from the annealing epoch.
-        record=RecordConfig(keep_epochs=(row.epochs // 2, 160, row.epochs)),
+        # For flatness over training, half-way and at the end, and for the late switch in epoch 160.
+        record=RecordConfig(keep_epochs=tuple(range(row.keep_every, row.epochs + 1, row.keep_every))),
     )
 
 
 def _optimizer(row: Backbone, method: str, data: str, backbone: str) -> OptimizerConfig:
     # BatchNorm moves in both passes in ESAM's and the LE-SAM authors' code.
     common: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay, "batch_norm": "both"}
-    if method == "adamw":  # not in the paper; torch's defaults
-        common |= {"lr": 1e-3, "weight_decay": 1e-2}
+    if method in ADAPTIVE:  # not in the paper; torch's defaults
+        common |= {"lr": 1e-3, "weight_decay": ADAPTIVE[method]}
     return CONFIGS[method](**common, **cifar_settings(method, data, backbone))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS
+from lesam.lab.optimizers import ADAPTIVE, CONFIGS
 
 EPOCHS = 50
 
@@ -32,7 +32,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 def digits(method: str, scale: str, seed: int) -> RunConfig:
     """A run on digits with wrong labels; ``small`` and ``paper`` are the same setting."""
     epochs, train_size = (2, 300) if scale == "smoke" else (EPOCHS, 1000)
-    common: dict[str, Any] = {"lr": 1e-3} if method == "adamw" else {"lr": 0.1, "weight_decay": 5e-4}
+    common: dict[str, Any] = {"lr": 1e-3} if method in ADAPTIVE else {"lr": 0.1, "weight_decay": 5e-4}
     options = {"train_size": train_size, "validation": 1 / 6, "label_noise": 0.4, "seed": seed}
     return RunConfig(
         recipe="digits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS
+from lesam.lab.optimizers import ADAPTIVE, CONFIGS, PLAIN
 from lesam.lab.recipes.small import small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import imagenet_settings
@@ -21,9 +21,9 @@ def imagenet(backbone: str, method: str, scale: str, seed: int) -> RunConfig:
         return small_run(name, "cifar100", method, seed, ModelConfig(name="small_resnet", options={"width": 32}))
     # Paper, appendix, table of hyper-parameters on ImageNet.
     common: dict[str, Any] = {"lr": 0.2, "weight_decay": 1e-4}
-    if method == "adamw":  # not in the paper; torch's defaults
-        common = {"lr": 1e-3, "weight_decay": 1e-2}
-    if method not in ("sgd", "adamw"):
+    if method in ADAPTIVE:  # not in the paper; torch's defaults
+        common = {"lr": 1e-3, "weight_decay": ADAPTIVE[method]}
+    if method not in PLAIN:
         # One perturbation for each worker is the convention of SAM, ESAM and GSAM on several devices.
         common["perturbation"] = "local"
     return RunConfig(

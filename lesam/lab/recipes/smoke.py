@@ -1,11 +1,11 @@
-"""The smoke scale: made-up images, a tiny network, two epochs, seconds."""
+"""The smoke scale: made-up images, a tiny network, three epochs, seconds."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS
+from lesam.lab.optimizers import ADAPTIVE, CONFIGS
 
 # Radii that a network of a few thousand weights can bear; chosen so that no method diverges.
 _GENTLE: dict[str, dict[str, Any]] = {
@@ -20,7 +20,7 @@ def smoke_run(
     recipe: str, method: str, seed: int, model: ModelConfig, *, image_size: int = 16, **schedule: Any
 ) -> RunConfig:
     """A run that exercises everything in seconds and needs no files."""
-    common: dict[str, Any] = {"lr": 1e-3} if method == "adamw" else {"lr": 0.05, "weight_decay": 5e-4}
+    common: dict[str, Any] = {"lr": 1e-3} if method in ADAPTIVE else {"lr": 0.05, "weight_decay": 5e-4}
     options = {"classes": 4, "train_size": 64, "test_size": 32, "image_size": image_size}
     return RunConfig(
         recipe=recipe,
@@ -36,6 +36,8 @@ def smoke_run(
         ),
         model=model,
         optimizer=CONFIGS[method](**common, **_GENTLE.get(method, {})),
-        schedule=ScheduleConfig(**{"epochs": 2, "budget_anneal_start": 1, **schedule}),
-        record=RecordConfig(steps_every=2),
+        schedule=ScheduleConfig(
+            **{"epochs": 3, "budget_anneal_start": 1 if method in ("lesam", "lesamplus") else None, **schedule}
+        ),
+        record=RecordConfig(steps_every=2, keep_epochs=(1, 2, 3)),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS
+from lesam.lab.optimizers import ADAPTIVE, CONFIGS
 from lesam.lab.recipes.small import small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import vit_settings
@@ -31,7 +31,7 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
         small = {"image_size": 16, "patch": 4, "layers": 4, "heads": 4, "width": 96}
         return small_run(name, data, method, seed, ModelConfig(name="vit_b_16", options=small))
     common: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0, "max_norm": 1.0}
-    if method == "adamw":
+    if method in ADAPTIVE:
         common |= {"lr": 1e-4}
     return RunConfig(
         recipe=name,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lesam.lab.tasks.config import TASKS, ClassificationConfig, TaskConfig
+from lesam.lab.tasks.config import TASKS, ClassificationConfig, ErmPlusPlusConfig, GLMCConfig, TaskConfig
 
 if TYPE_CHECKING:
     from lesam.lab.tasks.task import Parts, Task
 
-__all__ = ["TASKS", "ClassificationConfig", "TaskConfig", "make_task"]
+__all__ = ["TASKS", "ClassificationConfig", "ErmPlusPlusConfig", "GLMCConfig", "TaskConfig", "make_task"]
 
 
 def make_task(parts: Parts) -> Task:
     """The task of a run over its parts."""
     from lesam.lab.tasks.classification import Classification
+    from lesam.lab.tasks.ermpp import ErmPlusPlus
+    from lesam.lab.tasks.glmc import GLMC
 
-    makers: dict[str, type[Task]] = {"classification": Classification}
+    makers: dict[str, type[Task]] = {"classification": Classification, "ermpp": ErmPlusPlus, "glmc": GLMC}
     return makers[parts.config.task.kind](parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lesam.lab.config import RunConfig
 from lesam.lab.data import Splits
 from lesam.lab.evaluate import Score, evaluate
+from lesam.lab.longtail import group_accuracies
 from lesam.lab.meter import plain
 from lesam.lab.pipeline import Pipeline
 from lesam.lab.stepping import Batch, Objective, Outcome, make_stepper
@@ -36,6 +37,17 @@ class Parts:
     scaler: Any | None
     data: Pipeline
     times: Timetable
+
+    @property
+    def class_counts(self) -> list[int]:
+        """Training images of each class."""
+        counts: list[int] = torch.bincount(self.splits.train.labels, minlength=self.splits.classes).tolist()
+        return counts
+
+    @property
+    def long_tailed(self) -> bool:
+        """Whether the run asked for a long-tailed training set."""
+        return self.config.data.options.get("imbalance") is not None
 
 
 class Task:
@@ -69,12 +81,18 @@ class Task:
         """The network that is scored: the trained one, unless a kind keeps an average."""
         return self.parts.model
 
+    def scored(self) -> Iterator[tuple[str, Iterable[tuple[Tensor, Tensor]]]]:
+        """Name and batches of what is scored."""
+        return self.parts.data.held_out()
+
     def scores(self) -> dict[str, float | None]:
         """Entries of the epoch's row: ``test_accuracy`` and what else there is to score."""
         row: dict[str, float | None] = {}
-        for name, batches in self.parts.data.held_out():
-            row |= entries(name, evaluate(self.evaluated, batches, self.parts.fabric))
-        return row
+        counts = self.parts.class_counts if self.parts.long_tailed else []
+        for name, batches in self.scored():
+            score = evaluate(self.evaluated, batches, self.parts.fabric, classes=len(counts))
+            row |= entries(name, score, counts)
+        return row | mean_over_targets(row, list(self.parts.splits.targets))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs beyond the weights and the optimizer."""
@@ -84,9 +102,25 @@ class Task:
         """Go back to a saved state."""
 
 
-def entries(name: str, score: Score) -> dict[str, float | None]:
-    """A score as entries of a row."""
-    return {f"{name}_loss": plain(score.loss), f"{name}_accuracy": score.accuracy}
+def entries(name: str, score: Score, counts: Sequence[int] = ()) -> dict[str, float | None]:
+    """A score as entries of a row; with training images of each class, also the accuracies of a long tail's groups."""
+    row = {f"{name}_loss": plain(score.loss), f"{name}_accuracy": score.accuracy}
+    return row | (group_accuracies(name, score, counts) if counts else {})
+
+
+def mean_over_targets(row: Mapping[str, float | None], targets: Sequence[str]) -> dict[str, float | None]:
+    """``test_loss`` and ``test_accuracy`` of a row as the means over targets, each counted alike whatever its size.
+
+    >>> mean_over_targets({"test_photo_accuracy": 0.5, "test_sketch_accuracy": 0.25}, ["photo", "sketch"])
+    {'test_accuracy': 0.375}
+    """
+    means: dict[str, float | None] = {}
+    for quantity in ("loss", "accuracy"):
+        names = [f"test_{target}_{quantity}" for target in targets]
+        if names and all(name in row for name in names):
+            values = [value for name in names if (value := row[name]) is not None]
+            means[f"test_{quantity}"] = sum(values) / len(values) if len(values) == len(names) else None
+    return means
 
 
 def right_answers(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,0 +1,177 @@
+"""``lesam attack``: the accuracy of trained runs on attacked images."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import RunPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lesam.lab.attack import Attack
+    from lesam.lab.runfolder import RunFolder
+
+
+def attack(
+    runs: RunPaths,
+    *,
+    norm: Annotated[Literal["linf", "l2"], Parameter(help="Norm of the perturbation.")] = "linf",
+    eps: Annotated[str, Parameter(help="Its radius in pixels of [0, 1], as in 1/255 or 0.01.")] = "1/255",
+    step_size: Annotated[
+        str | None, Parameter(help="Length of a step; by default a quarter (linf) or an eighth (l2) of the radius.")
+    ] = None,
+    steps: Annotated[int, Parameter(help="Steps of an attack.")] = 10,
+    restarts: Annotated[int, Parameter(help="Random starts; an image is broken when any of them breaks it.")] = 1,
+    keep: Annotated[
+        Literal["last", "worst"], Parameter(help="Of each start the last iterate, or the worst one.")
+    ] = "last",
+    epoch: Annotated[int | None, Parameter(help="Attack the checkpoint after so many epochs.")] = None,
+    split: Annotated[Literal["train", "validation", "test"], Parameter(help="Images to attack.")] = "test",
+    samples: Annotated[int | None, Parameter(help="Attack so many of them, drawn at random.")] = None,
+    batch_size: Annotated[int, Parameter(help="Images attacked at a time.")] = 1024,
+    final_norm: Annotated[
+        Literal["correct", "sam_at_bug"],
+        Parameter(help="sam_at_bug answers through CIFAR-10's constants, as a published evaluation did by mistake."),
+    ] = "correct",
+    seed: Annotated[int, Parameter(help="Seed of the random starts.")] = 0,
+    device: Annotated[str, Parameter(help="cpu, cuda, mps or auto.")] = "auto",
+) -> None:
+    """Attack the networks of RUNS by projected gradient ascent on pixels, and tabulate what they still get right.
+
+    Every outcome is kept in its run's folder; asked again, the same question is answered from there.
+    """
+    from lesam.lab.attack import Attack
+    from lesam.lab.runfolder import find_runs
+
+    radius = length(eps, "eps")
+    step = Attack.usual(norm, radius).step_size if step_size is None else length(step_size, "step-size")
+    chosen = Attack(norm, radius, step, steps=steps, restarts=restarts, keep=keep)
+    found = find_runs(runs)
+    ready = [run for run in found if epoch is not None or run.summary() is not None]
+    if not ready:
+        raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished; name a checkpoint's --epoch")
+    for run in found:
+        if run not in ready:
+            print(f"{run.path} is not finished and left out", flush=True)
+    options = {
+        "epoch": epoch,
+        "split": split,
+        "samples": samples,
+        "batch_size": batch_size,
+        "final_norm": final_norm,
+        "seed": seed,
+        "device": None if device == "auto" else device,
+    }
+    _show(ready, chosen, options)
+
+
+def length(text: str, name: str) -> float:
+    """A number or a fraction.
+
+    >>> length("8/255", "eps") == 8 / 255, length("0.25/255", "step-size") == 0.25 / 255
+    (True, True)
+    """
+    numerator, slash, denominator = text.partition("/")
+    try:
+        value = Fraction(numerator.strip()) / (Fraction(denominator.strip()) if slash else 1)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--{name} is a number or a fraction such as 1/255, got {text!r}") from None
+    return float(value)
+
+
+def describe(attack: Attack, options: dict[str, Any]) -> str:
+    """The settings in one line."""
+    parts = [
+        f"{attack.norm}, eps {attack.eps * 255:.4g}/255, {attack.steps} steps of {attack.step_size * 255:.4g}/255",
+        f"{attack.restarts} restarts" if attack.restarts > 1 else "one start",
+        f"{attack.keep} iterate",
+        f"{options['split']} split",
+        f"seed {options['seed']}",
+    ]
+    if options["epoch"] is not None:
+        parts.append(f"after epoch {options['epoch']}")
+    if options["final_norm"] != "correct":
+        parts.append(f"final norm {options['final_norm']}")
+    return ", ".join(parts)
+
+
+def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) -> None:
+    """Attack every run and print the table."""
+    from lesam.lab.attack import PRESETS
+    from lesam.lab.groups import group
+    from lesam.lab.recipes.published import published_under_attack
+    from lesam.lab.robustness import attack_run
+    from lesam.lab.statistics import Spread
+
+    head = ("recipe", "scale", "method", "n", "images", "clean (%)", "attacked (%)", "paper (%)")
+    rows: list[tuple[str, ...]] = []
+    whole = options["split"] == "test" and options["samples"] is None and options["epoch"] is None
+    preset = next((name for name, known in PRESETS.items() if whole and known == attack), "")
+    for cell in group(runs):
+        outcomes = []
+        for run in cell.runs:
+            with _progress(f"{cell.title} seed {run.config().seed}") as hear:
+                outcome = attack_run(run, attack, **options, hear=hear)
+            if outcome.reused:
+                print(f"{outcome.file} has the answer already", flush=True)
+            outcomes.append(outcome.robustness)
+        figure = published_under_attack(cell.config, preset)
+        rows.append(
+            (
+                cell.config.recipe,
+                cell.config.scale,
+                cell.label,
+                str(len(outcomes)),
+                str(outcomes[0].samples),
+                Spread.of([outcome.clean for outcome in outcomes]).text(),
+                Spread.of([outcome.attacked for outcome in outcomes]).text(),
+                "" if figure is None else f"{figure:.2f}",
+            )
+        )
+    print(f"\n{describe(attack, options)}\n")
+    _print([head, *rows])
+
+
+def _print(rows: Sequence[tuple[str, ...]]) -> None:
+    if not sys.stdout.isatty():
+        head, *body = rows
+        print("\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *body)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over images on a terminal; a line for each tenth of them elsewhere."""
+    if not sys.stdout.isatty():
+        shown = 0
+
+        def tell(done: int, images: int) -> None:
+            nonlocal shown
+            if done * 10 // images > shown:
+                shown = done * 10 // images
+                print(f"{name}: {done}/{images} images", flush=True)
+
+        yield tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, images: bar.update(task, completed=done, total=images)

@@ -1,0 +1,95 @@
+"""``lesam reproduce``: the tables and figures of the paper."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from lesam.lab.commands.options import Overrides, Scale
+
+if TYPE_CHECKING:
+    from lesam.lab.reproduce.experiment import Request
+
+
+def reproduce(
+    names: Annotated[list[str], Parameter(negative="", help="Experiments of --list.")] = [],  # noqa: B006 -- only read
+    *,
+    list_: Annotated[
+        bool, Parameter(name="--list", negative="", help="List the experiments and how far each is.")
+    ] = False,
+    scale: Scale = "small",
+    seeds: Annotated[
+        list[int],
+        Parameter(consume_multiple=True, negative="", help="Seeds; by default 0, and 0 1 2 beyond the smoke scale."),
+    ] = [],  # noqa: B006
+    methods: Annotated[
+        list[str], Parameter(consume_multiple=True, negative="", help="Only these methods of the experiment.")
+    ] = [],  # noqa: B006
+    recipes: Annotated[
+        list[str], Parameter(consume_multiple=True, negative="", help="Only these recipes of the experiment.")
+    ] = [],  # noqa: B006
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for results, one for each NAME.")] = Path(
+        "reproductions"
+    ),
+    runs: Annotated[
+        Path | None, Parameter(help="Folder of run folders, shared by all experiments; by default OUTPUT/runs.")
+    ] = None,
+    jobs: Annotated[int, Parameter(help="Runs to train at a time, each in a process of its own.")] = 1,
+    set_: Overrides = [],  # noqa: B006
+) -> None:
+    """Train what an experiment of the paper needs, evaluate it, and write its table or figure beside the paper's."""
+    from lesam.lab import recipes as all_recipes
+    from lesam.lab import reproduce as reproducing
+    from lesam.lab.names import unknown
+    from lesam.lab.reproduce.experiment import Request
+
+    for given, known, kind in (
+        ((scale,), all_recipes.SCALES, "scale"),
+        (methods, all_recipes.METHODS, "method"),
+        (recipes, all_recipes.NAMES, "recipe"),
+        (names, reproducing.NAMES, "experiment"),
+    ):
+        for name in given:
+            if name not in known:
+                raise unknown(kind, name, known)
+    request = Request(
+        scale=scale,
+        seeds=tuple(seeds) or ((0,) if scale == "smoke" else (0, 1, 2)),
+        runs=runs or output / "runs",
+        methods=tuple(methods),
+        recipes=tuple(recipes),
+        changes=tuple(set_),
+        tell=lambda text: print(text, flush=True),
+    )
+    if list_:
+        _list(request, output)
+        return
+    if not names:
+        raise ValueError(f"name an experiment: {', '.join(reproducing.NAMES)} (`lesam reproduce --list` shows them)")
+    for name in names:
+        folder = reproducing.reproduce(name, request, output, jobs=jobs)
+        if folder is None:
+            continue
+        if (folder / "table.md").exists():
+            print((folder / "table.md").read_text())
+        print(*sorted(folder.iterdir()), sep="\n")
+
+
+def _list(request: Request, output: Path) -> None:
+    """One line for each experiment: name, what it shows, how far it is."""
+    from lesam.lab.reproduce import EXPERIMENTS, results
+
+    lines = [(name, each.title, results.state(each, request, output)) for name, each in EXPERIMENTS.items()]
+    if not sys.stdout.isatty():
+        print(*("\t".join(line) for line in lines), sep="\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "shows", f"state at scale {request.scale}", box=None)
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)

@@ -1,0 +1,76 @@
+"""Every table and figure of the paper, from one command: train what is missing, evaluate, write it down.
+
+An experiment (:mod:`lesam.lab.reproduce.experiment`) says which runs it needs and what to read from them. Runs lie in
+one folder and are shared: what one experiment has trained, another finds finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lesam.lab.names import unknown
+from lesam.lab.reproduce import results
+from lesam.lab.reproduce.accuracy import CIFAR, IMAGENET, LESAM_PLUS, VIT
+from lesam.lab.reproduce.adversarial import ADVERSARIAL
+from lesam.lab.reproduce.beyond import LONG_TAIL, PACS, VLCS
+from lesam.lab.reproduce.cost import Cost
+from lesam.lab.reproduce.dynamics import LATE_SWITCH, RADIUS, SENSITIVITY, STABILISERS
+from lesam.lab.reproduce.experiment import Experiment, Request
+from lesam.lab.reproduce.flatness import FLATNESS, LANDSCAPE
+from lesam.lab.reproduce.mechanism import Mechanism
+from lesam.lab.reproduce.training import check_inputs, train_all
+
+_ALL: Sequence[Experiment] = (
+    CIFAR,
+    IMAGENET,
+    VIT,
+    FLATNESS,
+    LANDSCAPE,
+    RADIUS,
+    LATE_SWITCH,
+    LESAM_PLUS,
+    PACS,
+    VLCS,
+    ADVERSARIAL,
+    SENSITIVITY,
+    LONG_TAIL,
+    Cost(),
+    Mechanism(),
+    STABILISERS,
+)
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+NAMES: tuple[str, ...] = tuple(EXPERIMENTS)
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name."""
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, NAMES)
+    return EXPERIMENTS[name]
+
+
+def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Path | None:
+    """Run an experiment to its end and write ``output/NAME``.
+
+    What is missing (data, pretrained weights) is an error before anything is written, and a result is put in place
+    whole or not at all.
+
+    Args:
+        name: One of :data:`NAMES`.
+        request: Scale, seeds and where runs are kept.
+        output: Where the folder of the result is made.
+        jobs: Runs trained at a time, each in a process of its own; 1 trains in this one.
+
+    Returns:
+        The folder of the result; None in processes other than the first of a distributed run.
+    """
+    experiment = find(name)
+    planned = experiment.plan(request)
+    check_inputs(planned)
+    cells = train_all(planned, request.runs, jobs=jobs, tell=request.tell)
+    if int(os.environ.get("RANK", "0")) != 0:
+        return None
+    return results.write(experiment, request, experiment.report(request, cells), output)

@@ -1,0 +1,180 @@
+"""What the paper's argument rests on: which term of the rise SAM and LE-SAM follow, measured over training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from lesam.lab.measuring import kept
+from lesam.lab.optimizers import LESAMConfig, SAMConfig
+from lesam.lab.plots import COLOURS
+from lesam.lab.reproduce.accuracy import rows
+from lesam.lab.reproduce.dynamics import STAGE
+from lesam.lab.reproduce.experiment import Cell, Planned, Report, Request
+from lesam.lab.reproduce.grid import Grid
+from lesam.lab.reproduce.terms import Probe, Slice, Terms, radius_rule
+from lesam.lab.runfolder import RunFolder
+
+BATCHES: Mapping[str, int] = {"smoke": 2, "small": 8, "paper": 32}
+"""Mini-batches at each checkpoint."""
+
+Measured = dict[int, list[Terms]]
+"""By number of finished epochs."""
+
+
+class Mechanism:
+    """First-order term and curvature term of every kept epoch, and the two illustrations on a real network."""
+
+    name = "mechanism"
+    title = "First-order and curvature terms of SAM's and LE-SAM's perturbations over training"
+
+    def plan(self, request: Request) -> list[Planned]:
+        """SAM and LE-SAM."""
+        return Grid(name=self.name, title=self.title, rows=rows("sam", "lesam"), columns=STAGE).plan(request)
+
+    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+        """Measure the terms where runs were kept; draw them, and the loss along real gradients."""
+        measured: dict[str, Measured] = {}
+        entries: list[dict[str, Any]] = []
+        for cell in cells:
+            for run in cell.runs:
+                request.tell(f"measuring {run.path.name}")
+                for epoch, terms in _measure(run, BATCHES[request.scale]).items():
+                    measured.setdefault(cell.row, {}).setdefault(epoch, []).extend(terms)
+            entries.append(_entry(cell, measured[cell.row]))
+        drawings: dict[str, Drawing] = {"terms": _draw_terms(measured)}
+        if {"SAM", "LE-SAM"} <= measured.keys():
+            drawings["illustration"] = _illustrate(cells)
+        return Report(
+            tables={"Means over mini-batches of the training loss": _table(measured)},
+            rows=entries,
+            figures=drawings,
+            notes=[
+                "First-order term: rho |g|. Curvature term: eps'H eps / 2 with eps = rho g / |g|. Rise: the loss at "
+                "the perturbed weights minus the loss at the weights. All on augmented mini-batches in train mode, as "
+                "training sees them. Spread: standard deviation of |g| over mini-batches, divided by its mean."
+            ],
+        )
+
+
+def _measure(run: RunFolder, batches: int) -> Measured:
+    config = run.config()
+    sigmas = {row["epoch"] + 1: row.get("sigma") for row in run.metrics()}
+    return {
+        epoch: Probe(run, epoch, batches=batches).terms(radius_rule(config, sigmas.get(epoch)))
+        for epoch in sorted(kept(run))
+    }
+
+
+def _means(terms: Sequence[Terms]) -> dict[str, float]:
+    norms = [term.norm for term in terms]
+    first = statistics.fmean(term.first_order for term in terms)
+    curvature = statistics.fmean(term.curvature for term in terms)
+    return {
+        "first_order": first,
+        "curvature": curvature,
+        "rise": statistics.fmean(term.rise for term in terms),
+        "norm": statistics.fmean(norms),
+        "norm_spread": statistics.stdev(norms) / statistics.fmean(norms),
+        "first_order_spread": statistics.stdev([term.first_order for term in terms]),
+        "rho": statistics.fmean(term.rho for term in terms),
+    }
+
+
+def _table(measured: Mapping[str, Measured]) -> list[list[str]]:
+    head = ["", "epoch", "first-order", "curvature", "rise", "|g|", "spread of |g|", "std of first-order", "rho"]
+    body = [
+        [row, str(epoch), *(f"{value:.3g}" for value in _means(terms).values())]
+        for row, epochs in measured.items()
+        for epoch, terms in sorted(epochs.items())
+    ]
+    return [head, *body]
+
+
+def _entry(cell: Cell, measured: Measured) -> dict[str, Any]:
+    return {
+        "row": cell.row,
+        "seeds": [config.seed for config in cell.configs],
+        "epochs": {epoch: {"n": len(terms), **_means(terms)} for epoch, terms in sorted(measured.items())},
+        "runs": [run.path.name for run in cell.runs],
+    }
+
+
+def _draw_terms(measured: Mapping[str, Measured]) -> Drawing:
+    figure = Drawing(figsize=(13, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for row, epochs in measured.items():
+        colour = COLOURS[{"SAM": "sam", "LE-SAM": "lesam"}[row]]
+        order = sorted(epochs)
+        means = [_means(epochs[epoch]) for epoch in order]
+        left.plot(order, [m["first_order"] for m in means], "-o", color=colour, label=f"{row}: first-order")
+        left.plot(order, [m["curvature"] for m in means], "--s", color=colour, label=f"{row}: curvature")
+        middle.plot(order, [_share(m) for m in means], "-o", color=colour, label=row)
+        norms = np.array([[term.norm for term in epochs[epoch]] for epoch in order])
+        right.errorbar(order, norms.mean(1), norms.std(1, ddof=1), color=colour, marker="o", capsize=3, label=row)
+    left.set(xlabel="epoch", ylabel="part of the rise of the loss")
+    left.set_yscale("symlog", linthresh=1e-3)
+    middle.set(xlabel="epoch", ylabel="curvature's share (%)", ylim=(0, 100))
+    right.set(xlabel="epoch", ylabel="|g| over mini-batches, mean and std")
+    for axis in (left, middle, right):
+        axis.legend(fontsize="small")
+        axis.grid(alpha=0.3)
+    return figure
+
+
+def _share(means: Mapping[str, float]) -> float:
+    """The curvature term's part of both terms in percent; NaN where there is no perturbation (annealed to zero)."""
+    total = means["first_order"] + abs(means["curvature"])
+    return abs(means["curvature"]) / total * 100 if total else math.nan
+
+
+def _illustrate(cells: Sequence[Cell]) -> Drawing:
+    """Fixed radius against fixed budget on two mini-batches of one network: the smallest and the largest gradient."""
+    by_row = {cell.row: cell for cell in cells}
+    run = by_row["LE-SAM"].runs[0]
+    sam, ours = by_row["SAM"].configs[0].optimizer, by_row["LE-SAM"].configs[0].optimizer
+    if not isinstance(sam, SAMConfig) or not isinstance(ours, LESAMConfig):
+        raise TypeError("the illustration is of SAM and LE-SAM")
+    epochs = sorted(kept(run))
+    probe = Probe(run, epochs[len(epochs) // 2 - (len(epochs) > 1)], batches=4)
+    norms = [term.norm for term in probe.terms(lambda norm: 0.0)]
+    reach = 1.5 * max(sam.rho, *(radius_rule(run.config(), ours.sigma)(norm) for norm in norms))
+    slices = sorted(probe.slices([float(t) for t in np.linspace(0, reach, 41)]), key=lambda found: found.norm)
+    figure = Drawing(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    for colour, name, found in (("C0", "small gradient", slices[0]), ("C1", "large gradient", slices[-1])):
+        for axis in (left, right):
+            axis.plot(found.distances, found.rises, color=colour, label=f"{name}, |g| = {found.norm:.2g}")
+            axis.plot(found.distances, [t * found.norm for t in found.distances], ":", color=colour, linewidth=1)
+        _mark_radius(left, found, sam.rho, colour)
+        _mark_budget(right, found, ours, colour)
+    left.axvline(sam.rho, color="black", linewidth=0.8)
+    left.set(title=f"SAM: radius {sam.rho:g} fixed, rise follows |g|", ylabel="rise of the loss")
+    right.axhline(ours.sigma, color="black", linewidth=0.8)
+    right.set(title=f"LE-SAM: budget {ours.sigma:g} fixed, what exceeds it is curvature")
+    for axis in (left, right):
+        axis.set_xlabel("distance along the gradient (dotted: first order)")
+        axis.legend(fontsize="small")
+    return figure
+
+
+def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:
+    rise = float(np.interp(rho, found.distances, found.rises))
+    axis.plot([rho], [rise], "o", color=colour)
+    axis.annotate(f"{rise:.2g}", (rho, rise), xytext=(6, -10), textcoords="offset points", color=colour)
+
+
+def _mark_budget(axis: Any, found: Slice, ours: LESAMConfig, colour: str) -> None:
+    cap = ours.rho_max or float("inf")
+    rho = min(ours.sigma / found.norm, cap)
+    rise = float(np.interp(rho, found.distances, found.rises))
+    first = rho * found.norm
+    axis.plot([rho, rho], [first, rise], color=colour, linewidth=6, alpha=0.35, solid_capstyle="butt")
+    axis.plot([rho], [rise], "o", color=colour)
+    note = f"{rise - first:+.2g}" + (" (at the cap)" if rho == cap else "")
+    axis.annotate(note, (rho, rise), xytext=(6, 4), textcoords="offset points", color=colour)
