@@ -8,8 +8,8 @@ favours none:
 - ``script``: a torchvision-style data set (PIL images, transforms, DataLoader with two workers) and
   ``pytorch_optimizer``'s SAM.
 
-Prints one line a block and ends with the ratios of medians; exits with 1 when the lab is below 0.97 of the bare loop or
-not faster than the script.
+Prints one line a block, ends with the medians of the ratios within a block, and writes ``results/train.json``; exits
+with 1 when the lab is below 0.97 of the bare loop or not faster than the script.
 
     python benchmarks/train.py [--width 64] [--batch 128] [--blocks 5] [--steps 4]
 """
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from lightning.fabric import Fabric
+from measuring import report
 from pytorch_optimizer import SAM
 from torch import nn
 from torch.nn import functional
@@ -177,6 +178,9 @@ def main() -> int:
     }
     print(f"lab / bare = {against['bare']:.3f} (wanted: at least 0.97)")
     print(f"lab / script = {against['script']:.3f} (wanted: above 1)")
+    sizes = {name: value for name, value in vars(arguments).items() if name != "images"}
+    measured = {"sizes": sizes, "seconds": times, "speed_of_lab_against": against}
+    report("train", measured, {"bare": 0.97, "script": 1.0})
     return int(against["bare"] < 0.97 or against["script"] <= 1.0)
 
 
