@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesam.lab.data import PADDING_LABEL
+from lesam.lab.layout import widest_float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +51,7 @@ def evaluate(
             loss = functional.cross_entropy(logits, labels, reduction="sum", ignore_index=PADDING_LABEL)
             right = (logits.argmax(1) == labels).sum()
             count = (labels != PADDING_LABEL).sum()
-            part = torch.stack([loss.double(), right.double(), count.double()])
+            part = torch.stack([value.to(widest_float(images.device)) for value in (loss, right, count)])
             if classes:
                 part = torch.cat([part, _by_class(logits, labels, classes)])
             sums = part if sums is None else sums + part
@@ -71,4 +72,4 @@ def _by_class(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Right answers of each class, then images of each class; no class has the label that fills a part up."""
     members = labels.unsqueeze(1) == torch.arange(classes, device=labels.device)
     right = members & (logits.argmax(1) == labels).unsqueeze(1)
-    return torch.cat([right.sum(0), members.sum(0)]).double()
+    return torch.cat([right.sum(0), members.sum(0)]).to(widest_float(labels.device))

@@ -48,8 +48,7 @@ def start_from_relative(config: RunConfig, runs: Path) -> RunFolder | None:
         return None
     for other in _relatives(config, runs):
         for found in checkpoints.listed(other.checkpoints):
-            if found.epoch == at and found.batch == 0 and found.damage() is None:
-                _copy(other, found, folder)
+            if found.epoch == at and found.batch == 0 and found.damage() is None and _copied(other, found, folder):
                 return other
     return None
 
@@ -59,20 +58,31 @@ def _relatives(config: RunConfig, runs: Path) -> list[RunFolder]:
     found = []
     for path in sorted(runs.glob(f"{config.recipe}-{config.scale}-*-seed{config.seed}-*/config.json")):
         other = RunFolder(path.parent)
-        theirs = other.config()
+        try:
+            theirs = other.config()
+        except ValueError:  # a folder of an older format is nobody's relative
+            continue
         if prefix(theirs) == mine and (theirs.schedule.switch_at or 0) >= (config.schedule.switch_at or 0):
             found.append(other)
     return found
 
 
-def _copy(source: RunFolder, found: checkpoints.Checkpoint, target: RunFolder) -> None:
-    """Rows and checkpoint; the folder appears under its name when all of it is there."""
+def _copied(source: RunFolder, found: checkpoints.Checkpoint, target: RunFolder) -> bool:
+    """Copy rows and checkpoint; the folder appears under its name when all of it is there.
+
+    False where a relative that is still training deleted the checkpoint meanwhile.
+    """
     temporary = target.path.with_name(f".{target.path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(found.path, temporary / "checkpoints" / found.path.name)
-    for name in ("metrics.jsonl", "steps.jsonl"):
-        shutil.copy(source.path / name, temporary / name)
+    try:
+        shutil.copytree(found.path, temporary / "checkpoints" / found.path.name)
+        for name in ("metrics.jsonl", "steps.jsonl"):
+            shutil.copy(source.path / name, temporary / name)
+    except (OSError, shutil.Error):
+        shutil.rmtree(temporary, ignore_errors=True)
+        return False
     RunFolder(temporary).rewind(epoch=found.epoch)
     origin = {"run": source.path.name, "epoch": found.epoch, "step": found.step}
     write_atomically(temporary / "origin.json", json.dumps(origin, indent=2) + "\n")
     temporary.rename(target.path)
+    return True

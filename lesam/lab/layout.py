@@ -1,4 +1,4 @@
-"""Whether a model is better off with its images in channels-last memory format."""
+"""What suits a device: the memory format of images, the widest floating-point type."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def _dangerous(module: nn.Module) -> bool:
         and module.stride != (1, 1)
         and module.in_channels < NARROW
     )
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The floating-point type with the most digits that a device has: Apple's have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -87,7 +87,7 @@ class Bench:
 
     def model(self, epoch: int) -> nn.Module:
         """The network after so many epochs."""
-        return load_model(self.run, epoch, device=self.device, classes=self._splits.classes)[0]
+        return load_model(self.run, epoch, device=self.device, classes=self._splits.classes, scored=True)[0]
 
     def key(self, epoch: int) -> dict[str, Any]:
         """What decides every number measured after so many epochs: the run, its weights, the images."""

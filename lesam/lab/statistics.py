@@ -18,13 +18,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarise at least one value.
+        """Summarise at least one value; one that is not finite leaves neither a mean nor a spread.
 
         >>> Spread.of([1.0, 2.0, 3.0])
         Spread(n=3, mean=2.0, std=1.0)
         """
         if not values:
             raise ValueError("cannot summarise no values at all")
+        if not all(map(math.isfinite, values)):
+            return cls(len(values), math.nan, math.nan)
         std = statistics.stdev(values) if len(values) > 1 else math.nan
         return cls(len(values), statistics.fmean(values), std)
 

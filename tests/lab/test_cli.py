@@ -64,6 +64,8 @@ def test_list_prints_whole_names_one_a_line(capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--scale", "tiny"], "unknown scale 'tiny'"),
         (["train", "digits", "--set", "optimizer.sgma=1"], "did you mean 'optimizer.sigma'"),
         (["train", "digits", "--set", "data.options.noise=1", "--dry-run"], None),
+        (["train", "digits", "--fresh-momentum"], "give --switch-at"),
+        (["train", "digits", "--track-every", "2"], "needs --track"),
         (["sweep", "digits"], "either --grid or --search"),
         (["sweep", "digits", "--grid", "optimizer.sigma"], "section.field=value,value"),
         (["sweep", "digits", "--search", "optimizer.sigma=1:0.5"], "low:high"),

@@ -15,7 +15,7 @@ from lesam.lab.cli import main
 from lesam.lab.files import write_atomically
 from lesam.lab.reproduce import cost, results
 from lesam.lab.reproduce.accuracy import CIFAR, LESAM_PLUS
-from lesam.lab.reproduce.dynamics import LATE_SWITCH, SENSITIVITY, STABILISERS
+from lesam.lab.reproduce.dynamics import LATE_SWITCH, RADIUS, SENSITIVITY, STABILISERS
 from lesam.lab.reproduce.experiment import Cell, Request
 from lesam.lab.runfolder import RunFolder
 
@@ -56,6 +56,7 @@ def test_an_experiment_runs_offline_and_its_numbers_lead_to_run_folders(name: st
             if "last epoch (%)" in quantity and quantity.startswith("Test"):
                 summaries = [RunFolder(tmp_path / "runs" / run).summary() for run in row["runs"]]
                 assert values == [pytest.approx(100 * s["last"]["test_accuracy"]) for s in summaries if s]
+    assert bool(result["part"]) == (name in PARTS)
     assert not list(tmp_path.glob(".*"))
 
 
@@ -124,6 +125,9 @@ def test_a_failed_evaluation_leaves_the_older_result(tmp_path: Path, monkeypatch
         (["reproduce", "cifar", "--scale", "huge"], "unknown scale"),
         (["reproduce", "cifar", "--methods", "le-sam"], "did you mean 'lesam'"),
         (["reproduce", "cifar", "--recipes", "cifar10-resnet"], "did you mean 'cifar10-resnet18'"),
+        (["reproduce", "cifar", "--methods", "msam", "--scale", "smoke"], "has no runs with"),
+        (["reproduce", "cost", "--recipes", "digits", "--scale", "smoke"], "cost measures cifar100-resnet18"),
+        (["reproduce", "radius", "--jobs", "0", "--scale", "smoke"], "jobs must be at least 1"),
     ],
 )
 def test_mistakes_end_in_a_sentence(
@@ -188,6 +192,25 @@ def test_stabilisers_are_all_four_combinations() -> None:
     configs = [run.config for run in STABILISERS.plan(request(scale="paper"))]
     found = [(getattr(c.optimizer, "rho_max", 0), c.schedule.budget_anneal_start) for c in configs]
     assert found == [(0.4, 160), (0.4, None), (None, 160), (None, None)]
+
+
+def test_what_a_row_changes_follows_what_was_set() -> None:
+    asked = request(scale="paper", changes=("schedule.epochs=50", "schedule.budget_anneal_start=none"))
+    assert [run.config.schedule.switch_at for run in LATE_SWITCH.plan(asked)] == [None, 40, None, 40]
+    asked = request(scale="paper", changes=("schedule.epochs=50",))
+    assert [run.config.schedule.budget_anneal_start for run in STABILISERS.plan(asked)] == [40, None, 40, None]
+
+
+def test_the_radius_is_read_before_annealing_takes_it_to_zero(tmp_path: Path) -> None:
+    config = RADIUS.plan(request(scale="paper"))[0].config
+    run = RunFolder(tmp_path / "run")
+    run.create(config, {})
+    radii = [*([0.3] * 10), *([0.1] * 90), *([0.2] * 60), *([0.05] * 39), 0.0]
+    run.append({"epoch": 0, "rho": radii[0]}, [])
+    for epoch, rho in list(enumerate(radii))[1:]:
+        run.append({"epoch": epoch, "rho": rho}, [])
+    read = {name: quantity(run) for name, quantity in RADIUS.quantities.items() if "mean radius" in name.lower()}
+    assert list(read.values()) == [0.3, 0.1, 0.2]
 
 
 def test_cost_takes_turns_and_counts_none_twice(tmp_path: Path) -> None:

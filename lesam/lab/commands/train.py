@@ -40,6 +40,10 @@ def train(
     from lesam.lab import recipes
     from lesam.lab.serialise import override, to_json
 
+    if fresh_momentum and switch_at is None:
+        raise ValueError("--fresh-momentum is about the switch: give --switch-at EPOCH as well")
+    if track_every is not None and track is None:
+        raise ValueError("--track-every needs --track, as in --track lpf,trace")
     changes = [
         f"system.devices={devices}",
         f"system.nodes={nodes}",

@@ -11,13 +11,13 @@ from typing import Any
 
 from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.optimizers import ADAPTIVE, CONFIGS
-from lesam.lab.recipes.small import small_run
+from lesam.lab.recipes.small import Pace, small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import cifar_settings
 from lesam.lab.tasks.config import ClassificationConfig, GLMCConfig, TaskConfig
 
 EPOCHS = 200
-SMALL_EPOCHS = 20
+PACE = Pace(epochs=20, batch_size=64, lr=0.05, nesterov=False)
 IMBALANCES = (100, 50, 10)
 KINDS = ("ce", "glmc")
 
@@ -52,7 +52,7 @@ def longtail(data: str, imbalance: int, kind: str, method: str, scale: str, seed
     if scale == "smoke":
         return _smoke(smoke_run(name, method, seed, _model(kind, width=4, blocks=1)), imbalance, task)
     if scale == "small":
-        return _small(small_run(name, data, method, seed, _model(kind, width=16, blocks=1)), imbalance, task)
+        return _small(small_run(name, data, method, seed, _model(kind, width=16, blocks=1), pace=PACE), imbalance, task)
     return RunConfig(
         recipe=name,
         scale=scale,
@@ -108,6 +108,6 @@ def _small(config: RunConfig, imbalance: int, task: TaskConfig) -> RunConfig:
         config,
         data=replace(config.data, options=options, augment="basic"),
         task=task,
-        schedule=replace(config.schedule, epochs=SMALL_EPOCHS, budget_anneal_start=None),
+        schedule=replace(config.schedule, budget_anneal_start=None),
         record=RecordConfig(evaluate_every=5, checkpoint_every=5),
     )

@@ -6,9 +6,11 @@ one folder and are shared: what one experiment has trained, another finds finish
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from lesam.lab.names import unknown
 from lesam.lab.reproduce import results
@@ -67,10 +69,14 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     Returns:
         The folder of the result; None in processes other than the first of a distributed run.
     """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiment = find(name)
     planned = experiment.plan(request)
+    if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
+        raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     check_inputs(planned)
     cells = train_all(planned, request.runs, jobs=jobs, tell=request.tell)
-    if int(os.environ.get("RANK", "0")) != 0:
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
     return results.write(experiment, request, experiment.report(request, cells), output)

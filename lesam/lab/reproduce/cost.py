@@ -54,11 +54,15 @@ class Cost:
 
     def report(self, request: Request, cells: Sequence[Cell]) -> Report:
         """Measure every backbone."""
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise ValueError("cost is measured in one process; start it without torchrun or SLURM tasks")
         found = {
             label: self._measure(f"cifar100-{backbone}", request)
             for label, backbone in BACKBONES.items()
             if not request.recipes or f"cifar100-{backbone}" in request.recipes
         }
+        if not found:
+            raise ValueError(f"cost measures cifar100-{', cifar100-'.join(BACKBONES.values())}; got {request.recipes}")
         head = ["", "SAM (s)", "LE-SAM (s)", "LE-SAM / SAM", "paper: SAM (s)", "LE-SAM (s)", "ratio"]
         body = []
         for label, measured in found.items():

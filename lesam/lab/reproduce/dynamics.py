@@ -13,7 +13,7 @@ from lesam.lab.config import RunConfig
 from lesam.lab.groups import Group, group
 from lesam.lab.optimizers import LESAMConfig
 from lesam.lab.reproduce.experiment import Cell, Request, Variant
-from lesam.lab.reproduce.grid import ACCURACIES, Grid, Quantity, last, last_test
+from lesam.lab.reproduce.grid import ACCURACIES, Grid, last, last_test
 from lesam.lab.runfolder import RunFolder
 
 STAGE = {"CIFAR-100, ResNet-18": "cifar100-resnet18"}
@@ -22,6 +22,8 @@ SIGMAS = (0.30, 0.35, 0.40, 0.45, 0.50)
 
 UNCAPPED = "optimizer.rho_max=none"
 NOT_ANNEALED = "schedule.budget_anneal_start=none"
+EVERY_EPOCH = "record.evaluate_every=1"
+"""For curves of test accuracy; part of no run's identity, so runs that are finished stay as they are."""
 
 
 def groups_of(cells: Sequence[Cell]) -> list[Group]:
@@ -29,25 +31,25 @@ def groups_of(cells: Sequence[Cell]) -> list[Group]:
     return group(run for cell in cells for run in cell.runs)
 
 
-def radius_at(share: float) -> Quantity:
-    """Mean radius of the epoch at a share of training."""
+def _radii(run: RunFolder) -> list[float]:
+    """Mean radius of each epoch before the budget is annealed to zero, which takes the radius with it."""
+    start = run.config().schedule.budget_anneal_start
+    rows = [row for row in run.metrics() if row.get("rho") is not None]
+    return [row["rho"] for row in rows if start is None or row["epoch"] < start]
 
-    def read(run: RunFolder) -> float | None:
-        rows = [row["rho"] for row in run.metrics() if row.get("rho") is not None]
-        return rows[min(int(share * len(rows)), len(rows) - 1)] if rows else None
 
-    return read
+def _first_radius(run: RunFolder) -> float | None:
+    return next(iter(_radii(run)), None)
 
 
 def _smallest_radius(run: RunFolder) -> float | None:
-    rows = [row["rho"] for row in run.metrics() if row.get("rho") is not None]
-    return min(rows) if rows else None
+    return min(_radii(run), default=None)
 
 
 def _largest_after(run: RunFolder) -> float | None:
     """The largest mean radius after the smallest one."""
-    rows = [row["rho"] for row in run.metrics() if row.get("rho") is not None]
-    return max(rows[int(np.argmin(rows)) :]) if rows else None
+    radii = _radii(run)
+    return max(radii[int(np.argmin(radii)) :]) if radii else None
 
 
 def _draw_radius(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawing]:
@@ -64,9 +66,9 @@ RADIUS = Grid(
     },
     columns=STAGE,
     quantities={
-        "Mean radius of the first epoch": radius_at(0.0),
-        "Smallest mean radius of an epoch": _smallest_radius,
-        "Largest mean radius after the smallest": _largest_after,
+        "Mean radius of the first epoch": _first_radius,
+        "Smallest mean radius of an epoch before annealing": _smallest_radius,
+        "Largest mean radius after the smallest, before annealing": _largest_after,
         "Share of steps at the cap in the last epoch (%)": last("capped", 100.0),
         "Test accuracy of the last epoch (%)": last_test,
     },
@@ -78,7 +80,7 @@ def _switch(config: RunConfig) -> list[str]:
     """The switch in epoch 160 of 200 or at the same share of shorter runs; its checkpoint is kept for its relatives."""
     epochs = config.schedule.epochs
     at = epochs * 4 // 5
-    return [f"schedule.switch_at={at}", f"record.keep_epochs={at},{epochs}"]
+    return [f"schedule.switch_at={at}", f"record.keep_epochs={at},{epochs}", EVERY_EPOCH]
 
 
 def _draw_switch(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawing]:
@@ -99,10 +101,10 @@ LATE_SWITCH = Grid(
     name="late-switch",
     title="Throughout training, or from the last fifth on",
     rows={
-        "SAM throughout": Variant(method="sam"),
+        "SAM throughout": Variant(method="sam", changes=lambda config: [EVERY_EPOCH]),
         "SGD, then SAM": Variant(method="sam", changes=_switch),
         # The paper runs LE-SAM without its stabilisers here.
-        "LE-SAM throughout": Variant(method="lesam", changes=lambda config: [UNCAPPED, NOT_ANNEALED]),
+        "LE-SAM throughout": Variant(method="lesam", changes=lambda config: [UNCAPPED, NOT_ANNEALED, EVERY_EPOCH]),
         "SGD, then LE-SAM": Variant(method="lesam", changes=lambda config: [UNCAPPED, NOT_ANNEALED, *_switch(config)]),
     },
     columns=STAGE,
@@ -156,6 +158,7 @@ def _stabilised(*, cap: bool, anneal: bool) -> Variant:
         return [
             f"optimizer.rho_max={limit if cap else None}",
             f"schedule.budget_anneal_start={start if anneal else None}",
+            EVERY_EPOCH,
         ]
 
     return Variant(method="lesam", changes=changes)

@@ -28,8 +28,8 @@ class Variant:
 
     def config(self, recipe: str, scale: str, seed: int, more: Sequence[str] = ()) -> RunConfig:
         """The run of this row for a recipe."""
-        built = recipes.build(self.recipe(recipe), method=self.method, scale=scale, seed=seed)
-        return override(built, [*self.changes(built), *more])
+        asked = override(recipes.build(self.recipe(recipe), method=self.method, scale=scale, seed=seed), more)
+        return override(asked, [*self.changes(asked), *more])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +64,13 @@ class Request:
     """Only these recipes; empty means all."""
     changes: tuple[str, ...] = ()
     """Overrides of every run."""
+
+    @property
+    def part(self) -> dict[str, list[str]]:
+        """What was asked for less, or otherwise, than the whole experiment."""
+        given = {"methods": self.methods, "recipes": self.recipes, "changes": self.changes}
+        return {name: list(values) for name, values in given.items() if values}
+
     tell: Callable[[str], None] = print
 
 

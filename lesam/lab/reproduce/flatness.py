@@ -13,7 +13,7 @@ from lesam.lab.measuring import kept
 from lesam.lab.reproduce.accuracy import rows
 from lesam.lab.reproduce.dynamics import STAGE
 from lesam.lab.reproduce.experiment import Cell, Planned, Report, Request
-from lesam.lab.reproduce.grid import Grid
+from lesam.lab.reproduce.grid import OVER_SEEDS, Grid
 from lesam.lab.statistics import Spread
 
 SETTINGS: Mapping[str, FlatnessSettings] = {
@@ -54,15 +54,25 @@ class Flatness(_Trained):
         found: dict[str, dict[int, list[FlatnessResult]]] = {}
         curves: dict[str, dict[int, list[LowPass]]] = {}
         entries: list[dict[str, Any]] = []
+        remarks = [OVER_SEEDS] if len(request.seeds) > 1 else []
         for cell in cells:
             for run in cell.runs:
                 request.tell(f"measuring {run.path.name}")
-                for epoch in _half_way_and_end(cell, sorted(kept(run))):
-                    result = measure_run(run, epoch=epoch, settings=settings)
+                epochs = _half_way_and_end(cell, sorted(kept(run)))
+                try:
+                    measured = {epoch: measure_run(run, epoch=epoch, settings=settings) for epoch in epochs}
+                    filtered = low_pass_curve(run, settings=along)
+                except ValueError as error:  # a run that diverged has no curvature, the others have
+                    remarks.append(f"{run.path.name} was left out: {error}")
+                    continue
+                for epoch, result in measured.items():
                     found.setdefault(cell.row, {}).setdefault(epoch, []).append(result)
-                for epoch, filtered in low_pass_curve(run, settings=along).items():
-                    curves.setdefault(cell.row, {}).setdefault(epoch, []).append(filtered)
-            entries.append(_entry(cell, found[cell.row], curves[cell.row]))
+                for epoch, point in filtered.items():
+                    curves.setdefault(cell.row, {}).setdefault(epoch, []).append(point)
+            if cell.row in found:
+                entries.append(_entry(cell, found[cell.row], curves[cell.row]))
+        if not found:
+            raise ValueError("none of the runs could be measured: " + " ".join(remarks))
         spectra = {row: {epoch: [_spectrum(r) for r in of] for epoch, of in by.items()} for row, by in found.items()}
         traces = {row: {epoch: [_trace(r) for r in of] for epoch, of in by.items()} for row, by in found.items()}
         return Report(
@@ -72,7 +82,8 @@ class Flatness(_Trained):
             notes=[
                 f"Cross-entropy on {settings.samples} training images without augmentation, BatchNorm in "
                 f"{settings.mode} mode; low-pass filter with noise of standard deviation {settings.lpf_sigma}. "
-                "The paper shows figures without numbers, so there is nothing to put beside these."
+                "The paper shows figures without numbers, so there is nothing to put beside these.",
+                *remarks,
             ],
         )
 
@@ -90,6 +101,8 @@ class LossLandscape(_Trained):
             request.tell(f"measuring {run.path.name}")
             plane = found[cell.row] = measure_landscape(run, settings=settings)
             inner = plane.loss[plane.loss.isfinite()]
+            if not len(inner):
+                raise ValueError(f"{run.path.name} has no finite loss around its weights: it diverged")
             entry = {"centre": float(plane.loss[settings.points // 2, settings.points // 2])}
             entry |= {"mean": float(inner.mean()), "largest": float(inner.max())}
             entries.append({"row": cell.row, "seed": cell.configs[0].seed, "values": entry, "runs": [run.path.name]})

@@ -40,8 +40,11 @@ def last(name: str, scale: float = 1.0) -> Quantity:
 
 ACCURACIES: Mapping[str, Quantity] = {
     "Test accuracy of the last epoch (%)": last_test,
-    "Test accuracy of the best epoch, chosen on the test set (%)": best_test,
+    "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
 }
+
+
+OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +82,12 @@ class Grid:
             spreads |= self._averages(values)
         return Report(
             tables={quantity: self._table(quantity, spreads) for quantity in self.quantities},
-            rows=[self._row(cell, values[cell.row, cell.column]) for cell in cells],
+            rows=[
+                *(self._row(cell, values[cell.row, cell.column]) for cell in cells),
+                *(self._average_row(row, cells, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
+            ],
             figures=self.draw(request, cells),
-            notes=self.remarks(request, cells),
+            notes=[*([OVER_SEEDS] if len(request.seeds) > 1 else []), *self.remarks(request, cells)],
         )
 
     def _values(self, cell: Cell) -> dict[str, list[float | None]]:
@@ -100,6 +106,20 @@ class Grid:
                 means[name] = [None if None in seed else math.fsum(seed) / len(seed) for seed in by_seed]
             found[row, self.average] = _spreads(means)
         return found
+
+    def _averaged(self, spreads: Mapping[tuple[str, Any], Any]) -> list[str]:
+        return [row for row in self.rows if self.average is not None and (row, self.average) in spreads]
+
+    def _average_row(self, row: str, cells: Sequence[Cell], spreads: Mapping[str, Spread]) -> Row:
+        published = {name: self.paper(row, str(self.average), name) for name in self.quantities}
+        return {
+            "row": row,
+            "column": self.average,
+            "mean": {name: spread.mean for name, spread in spreads.items()},
+            "std": {name: spread.std for name, spread in spreads.items()},
+            "paper": {name: figure for name, figure in published.items() if figure is not None},
+            "runs": [run.path.name for cell in cells if cell.row == row for run in cell.runs],
+        }
 
     def _table(self, quantity: str, spreads: Mapping[tuple[str, Any], Mapping[str, Spread]]) -> list[list[str]]:
         columns = [column for column in self._headings() if any(place[1] == column for place in spreads)]

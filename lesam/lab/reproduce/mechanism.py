@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from lesam.lab.config import RunConfig
 from lesam.lab.measuring import kept
 from lesam.lab.optimizers import LESAMConfig, SAMConfig
 from lesam.lab.plots import COLOURS
@@ -17,11 +19,14 @@ from lesam.lab.reproduce.accuracy import rows
 from lesam.lab.reproduce.dynamics import STAGE
 from lesam.lab.reproduce.experiment import Cell, Planned, Report, Request
 from lesam.lab.reproduce.grid import Grid
-from lesam.lab.reproduce.terms import Probe, Slice, Terms, radius_rule
+from lesam.lab.reproduce.terms import Probe, Slice, Terms, measure_terms, radius_rule
 from lesam.lab.runfolder import RunFolder
 
 BATCHES: Mapping[str, int] = {"smoke": 2, "small": 8, "paper": 32}
 """Mini-batches at each checkpoint."""
+
+MOST_KEPT = 50
+"""Epochs of the longest run of which every one is kept."""
 
 Measured = dict[int, list[Terms]]
 """By number of finished epochs."""
@@ -34,21 +39,36 @@ class Mechanism:
     title = "First-order and curvature terms of SAM's and LE-SAM's perturbations over training"
 
     def plan(self, request: Request) -> list[Planned]:
-        """SAM and LE-SAM."""
-        return Grid(name=self.name, title=self.title, rows=rows("sam", "lesam"), columns=STAGE).plan(request)
+        """SAM and LE-SAM, with a checkpoint of every epoch where that is not too many."""
+        variants = {label: replace(variant, changes=_keep_all) for label, variant in rows("sam", "lesam").items()}
+        return Grid(name=self.name, title=self.title, rows=variants, columns=STAGE).plan(request)
 
     def report(self, request: Request, cells: Sequence[Cell]) -> Report:
         """Measure the terms where runs were kept; draw them, and the loss along real gradients."""
         measured: dict[str, Measured] = {}
         entries: list[dict[str, Any]] = []
+        remarks: list[str] = []
         for cell in cells:
+            found: Measured = {}
             for run in cell.runs:
                 request.tell(f"measuring {run.path.name}")
-                for epoch, terms in _measure(run, BATCHES[request.scale]).items():
-                    measured.setdefault(cell.row, {}).setdefault(epoch, []).extend(terms)
-            entries.append(_entry(cell, measured[cell.row]))
+                try:
+                    terms = {epoch: measure_terms(run, epoch, BATCHES[request.scale]) for epoch in sorted(kept(run))}
+                except ValueError as error:  # a run that diverged has no terms, the others have
+                    remarks.append(f"{run.path.name} was left out: {error}")
+                    continue
+                for epoch, of_epoch in terms.items():
+                    found.setdefault(epoch, []).extend(of_epoch)
+            if found:
+                measured[cell.row] = found
+                entries.append(_entry(cell, found))
+                missing = cell.configs[0].schedule.epochs - len(found)
+                if missing and cell.configs[0].schedule.epochs <= MOST_KEPT:
+                    remarks.append(f"{cell.row}: {missing} epochs were not kept by the runs that were there already.")
+        if not measured:
+            raise ValueError("none of the runs could be measured: " + " ".join(remarks))
         drawings: dict[str, Drawing] = {"terms": _draw_terms(measured)}
-        if {"SAM", "LE-SAM"} <= measured.keys():
+        if {"SAM", "LE-SAM"} <= measured.keys() and kept(_illustrated(cells)):
             drawings["illustration"] = _illustrate(cells)
         return Report(
             tables={"Means over mini-batches of the training loss": _table(measured)},
@@ -57,18 +77,17 @@ class Mechanism:
             notes=[
                 "First-order term: rho |g|. Curvature term: eps'H eps / 2 with eps = rho g / |g|. Rise: the loss at "
                 "the perturbed weights minus the loss at the weights. All on augmented mini-batches in train mode, as "
-                "training sees them. Spread: standard deviation of |g| over mini-batches, divided by its mean."
+                "training sees them, pooled over seeds, with the budget of the epoch that follows the checkpoint. "
+                "Spread: standard deviation of |g| over mini-batches, divided by its mean.",
+                *remarks,
             ],
         )
 
 
-def _measure(run: RunFolder, batches: int) -> Measured:
-    config = run.config()
-    sigmas = {row["epoch"] + 1: row.get("sigma") for row in run.metrics()}
-    return {
-        epoch: Probe(run, epoch, batches=batches).terms(radius_rule(config, sigmas.get(epoch)))
-        for epoch in sorted(kept(run))
-    }
+def _keep_all(config: RunConfig) -> list[str]:
+    """Short runs keep every epoch; long ones what their recipe keeps, every tenth."""
+    epochs = config.schedule.epochs
+    return [f"record.keep_epochs={','.join(map(str, range(1, epochs + 1)))}"] if epochs <= MOST_KEPT else []
 
 
 def _means(terms: Sequence[Terms]) -> dict[str, float]:
@@ -115,8 +134,9 @@ def _draw_terms(measured: Mapping[str, Measured]) -> Drawing:
         left.plot(order, [m["first_order"] for m in means], "-o", color=colour, label=f"{row}: first-order")
         left.plot(order, [m["curvature"] for m in means], "--s", color=colour, label=f"{row}: curvature")
         middle.plot(order, [_share(m) for m in means], "-o", color=colour, label=row)
-        norms = np.array([[term.norm for term in epochs[epoch]] for epoch in order])
-        right.errorbar(order, norms.mean(1), norms.std(1, ddof=1), color=colour, marker="o", capsize=3, label=row)
+        norms = [[term.norm for term in epochs[epoch]] for epoch in order]
+        means_of, spreads = [np.mean(of) for of in norms], [np.std(of, ddof=1) for of in norms]
+        right.errorbar(order, means_of, spreads, color=colour, marker="o", capsize=3, label=row)
     left.set(xlabel="epoch", ylabel="part of the rise of the loss")
     left.set_yscale("symlog", linthresh=1e-3)
     middle.set(xlabel="epoch", ylabel="curvature's share (%)", ylim=(0, 100))
@@ -136,7 +156,7 @@ def _share(means: Mapping[str, float]) -> float:
 def _illustrate(cells: Sequence[Cell]) -> Drawing:
     """Fixed radius against fixed budget on two mini-batches of one network: the smallest and the largest gradient."""
     by_row = {cell.row: cell for cell in cells}
-    run = by_row["LE-SAM"].runs[0]
+    run = _illustrated(cells)
     sam, ours = by_row["SAM"].configs[0].optimizer, by_row["LE-SAM"].configs[0].optimizer
     if not isinstance(sam, SAMConfig) or not isinstance(ours, LESAMConfig):
         raise TypeError("the illustration is of SAM and LE-SAM")
@@ -161,6 +181,11 @@ def _illustrate(cells: Sequence[Cell]) -> Drawing:
         axis.set_xlabel("distance along the gradient (dotted: first order)")
         axis.legend(fontsize="small")
     return figure
+
+
+def _illustrated(cells: Sequence[Cell]) -> RunFolder:
+    """The run whose loss is drawn."""
+    return next(cell.runs[0] for cell in cells if cell.row == "LE-SAM")
 
 
 def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:

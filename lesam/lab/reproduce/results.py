@@ -29,6 +29,7 @@ def write(experiment: Experiment, request: Request, report: Report, output: Path
         "title": experiment.title,
         "scale": request.scale,
         "seeds": list(request.seeds),
+        "part": request.part,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment.describe(),
         "runs": str(request.runs),
@@ -44,17 +45,15 @@ def write(experiment: Experiment, request: Request, report: Report, output: Path
 def markdown(experiment: Experiment, request: Request, report: Report) -> str:
     """All tables of a report with their headings and notes."""
     lines = [f"# {experiment.title}", "", f"Scale: {request.scale}. Seeds: {' '.join(map(str, request.seeds))}.", ""]
+    if request.part:
+        lines += ["Only " + "; ".join(f"{name}: {', '.join(of)}" for name, of in request.part.items()) + ".", ""]
     for heading, table in report.tables.items():
         head, *body = table
         lines += [f"## {heading}", ""]
         lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)]
         lines.append("")
-    if request.scale != "paper":
-        lines.append(
-            'The columns headed "paper" hold the paper\'s figures for its own, larger setting: not to be compared.'
-        )
-    if len(request.seeds) > 1:
-        lines.append("Mean and sample standard deviation (n - 1) over the seeds.")
+    if request.scale != "paper" or request.changes:
+        lines.append('The columns headed "paper" hold the paper\'s figures for its own setting: not to be compared.')
     lines += list(report.notes)
     return "\n".join(lines) + "\n"
 
@@ -68,7 +67,8 @@ def state(experiment: Experiment, request: Request, output: Path) -> str:
     planned = {run.config.folder_name for run in experiment.plan(request)}
     done = sum((request.runs / name / "summary.json").exists() for name in planned)
     runs = f"{done} of {len(planned)} runs finished" if planned else "needs no runs"
-    if result.get("scale") == request.scale and result.get("seeds") == list(request.seeds):
+    asked = (request.scale, list(request.seeds), request.part)
+    if (result.get("scale"), result.get("seeds"), result.get("part")) == asked:
         return f"done {result['written'][:16].replace('T', ' ')}, {runs}"
     return runs
 

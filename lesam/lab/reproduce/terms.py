@@ -9,9 +9,10 @@ SAM fixes ``rho``, so its first term follows the gradient's norm; LE-SAM fixes t
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,11 +22,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from lesam.flatness import HessianOperator
-from lesam.lab.config import RunConfig
+from lesam.lab.checkpoint import WEIGHTS
+from lesam.lab.config import RunConfig, digest
 from lesam.lab.data import Batches
+from lesam.lab.files import sha256, write_atomically
 from lesam.lab.optimizers import LESAMConfig, SAMConfig
 from lesam.lab.pipeline import training_augmentation
-from lesam.lab.restore import load_data, load_model
+from lesam.lab.restore import find_checkpoint, load_data, load_model
 from lesam.lab.runfolder import RunFolder
 
 Radius = Callable[[float], float]
@@ -55,15 +58,32 @@ class Slice:
     rises: tuple[float, ...]
 
 
+def measure_terms(run: RunFolder, epoch: int, batches: int) -> list[Terms]:
+    """The terms of a run after so many epochs, with the radius of the epoch that follows; kept in the run's folder."""
+    config = run.config()
+    sigmas = {row["epoch"]: row.get("sigma") for row in run.metrics()}
+    sigma = sigmas.get(epoch, sigmas.get(epoch - 1))  # after the last epoch nothing follows
+    weights = sha256(find_checkpoint(run, epoch).path / WEIGHTS)
+    key = {"weights": weights, "batches": batches, "sigma": sigma, "run": config.fingerprint}
+    path = run.path / "flatness" / f"epoch-{epoch:04d}-terms-{digest(key)}.json"
+    if path.exists():
+        return [Terms(**stored) for stored in json.loads(path.read_text())["terms"]]
+    terms = Probe(run, epoch, batches=batches).terms(radius_rule(config, sigma))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, json.dumps({"key": key, "terms": [asdict(each) for each in terms]}, indent=1) + "\n")
+    return terms
+
+
 class Probe:
     """The training loss of a run's network on mini-batches, as training saw it: augmented, BatchNorm on the batch."""
 
     def __init__(self, run: RunFolder, epoch: int, *, batches: int) -> None:
         """Load the network after so many epochs and draw mini-batches of the epoch that follows."""
         self.config = run.config()
-        self.model: nn.Module = load_model(run, epoch)[0].train()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model: nn.Module = load_model(run, epoch, device=device)[0].train()
         self.weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
-        self._batches = list(islice(_training_batches(self.config, epoch), batches))
+        self._batches = list(islice(_training_batches(self.config, epoch, device), batches))
 
     def terms(self, radius: Radius) -> list[Terms]:
         """The terms of every mini-batch under a rule for the radius."""
@@ -122,9 +142,9 @@ def radius_rule(config: RunConfig, sigma: float | None = None) -> Radius:
     raise ValueError(f"no radius is known for {config.method}; the mechanism is about SAM and LE-SAM")
 
 
-def _training_batches(config: RunConfig, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _training_batches(config: RunConfig, epoch: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
     images, augment = load_data(config).train, training_augmentation(config)
-    batches = Batches(images, config.data.batch_size, augment, device="cpu", seed=config.seed, drop_last=True)
+    batches = Batches(images, config.data.batch_size, augment, device=device, seed=config.seed, drop_last=True)
     return batches.epoch(epoch)
 
 

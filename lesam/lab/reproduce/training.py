@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric import Fabric
+
 from lesam.lab import data, models
-from lesam.lab.config import RunConfig
+from lesam.lab.config import RunConfig, SystemConfig
+from lesam.lab.launch import make_fabric
 from lesam.lab.reproduce.experiment import Cell, Planned
 from lesam.lab.runfolder import RunFolder
 
@@ -64,10 +68,15 @@ def train_all(planned: Sequence[Planned], runs: Path, *, jobs: int, tell: Callab
 
 def _one_by_one(configs: Mapping[str, RunConfig], runs: Path) -> dict[str, Mapping[str, Any]]:
     """Train in this process, with its progress bars and all its devices."""
-    from lesam.lab.launch import make_fabric
     from lesam.lab.loop import train
 
     if not configs:
         return {}
-    fabric = make_fabric(next(iter(configs.values())).system)
+    fabric = _launched(next(iter(configs.values())).system)
     return {key: train(config, runs=runs, fabric=fabric) for key, config in configs.items()}
+
+
+@cache
+def _launched(system: SystemConfig) -> Fabric:
+    """One Fabric for all experiments of a command: processes can be launched only once."""
+    return make_fabric(system)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from lesam.lab.data import TensorSet
 from lesam.lab.data.seeds import generator, mix
+from lesam.lab.layout import widest_float
 from lesam.lab.models.glmc import GLMCNet, Heads
 from lesam.lab.stepping import Batch, Objective
 from lesam.lab.tasks.classification import full_precision
@@ -74,7 +75,8 @@ class CumulativeLoss(Objective):
         task = cast(GLMCConfig, parts.config.task)
         self.model, self.times, self.seed = parts.inner, parts.times, parts.config.seed
         self.gamma = task.gamma
-        self.class_weights = class_weights(parts.class_counts, task.weight_power).to(parts.fabric.device)
+        weights = class_weights(parts.class_counts, task.weight_power)
+        self.class_weights = weights.to(parts.fabric.device, widest_float(parts.fabric.device))
         if task.ascent == "no_sim":
             self.ascent_loss = self.supervised_loss
         self.whole = self.boxed = self.targets = torch.empty(0)
