@@ -18,15 +18,15 @@ from lesam.lab.statistics import Spread
 
 SETTINGS: Mapping[str, FlatnessSettings] = {
     "smoke": FlatnessSettings(samples=32, batch_size=32, eigenvalues=3, trace_samples=4, lpf_samples=3),
-    # Two products a second on two cores: minutes a run.
-    "small": FlatnessSettings(samples=500, batch_size=250, eigenvalues=20, trace_samples=30, lpf_samples=20),
+    # About a second for a Hessian product on two cores: some minutes a run.
+    "small": FlatnessSettings(samples=256, batch_size=256, eigenvalues=10, trace_samples=20, lpf_samples=10),
     "paper": FlatnessSettings(lpf_samples=100),
 }
 CURVE_SAMPLES = 20
 """Draws of noise at most for each point of the low-pass filter over training."""
 LANDSCAPES: Mapping[str, LandscapeSettings] = {
     "smoke": LandscapeSettings(points=5, samples=32),
-    "small": LandscapeSettings(points=25, samples=500, batch_size=500),
+    "small": LandscapeSettings(points=21, samples=500, batch_size=500),
     "paper": LandscapeSettings(),
 }
 
