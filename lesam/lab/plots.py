@@ -51,7 +51,8 @@ def radius(groups: Sequence[Group]) -> Figure:
         draw(axis, groups, metric)
     for group in groups:
         _range_of_radius(axes[0], group)
-    axes[0].legend(fontsize="small")
+    axes[2].set_ylim(-3, 103)
+    axes[1].legend(fontsize="small")
     return figure
 
 

@@ -106,7 +106,7 @@ def _means(terms: Sequence[Terms]) -> dict[str, float]:
 
 
 def _table(measured: Mapping[str, Measured]) -> list[list[str]]:
-    head = ["", "epoch", "first-order", "curvature", "rise", "|g|", "spread of |g|", "std of first-order", "rho"]
+    head = ["", "epoch", "first-order", "curvature", "rise", "norm of g", "its spread", "std of first-order", "rho"]
     body = [
         [row, str(epoch), *(f"{value:.3g}" for value in _means(terms).values())]
         for row, epochs in measured.items()
@@ -154,22 +154,24 @@ def _share(means: Mapping[str, float]) -> float:
 
 
 def _illustrate(cells: Sequence[Cell]) -> Drawing:
-    """Fixed radius against fixed budget on two mini-batches of one network: the smallest and the largest gradient."""
+    """Fixed radius against fixed budget, on a mini-batch early in a run and one late, where gradients differ."""
     by_row = {cell.row: cell for cell in cells}
     run = _illustrated(cells)
     sam, ours = by_row["SAM"].configs[0].optimizer, by_row["LE-SAM"].configs[0].optimizer
     if not isinstance(sam, SAMConfig) or not isinstance(ours, LESAMConfig):
         raise TypeError("the illustration is of SAM and LE-SAM")
     epochs = sorted(kept(run))
-    probe = Probe(run, epochs[len(epochs) // 2 - (len(epochs) > 1)], batches=4)
-    norms = [term.norm for term in probe.terms(lambda norm: 0.0)]
-    reach = 1.5 * max(sam.rho, *(radius_rule(run.config(), ours.sigma)(norm) for norm in norms))
-    slices = sorted(probe.slices([float(t) for t in np.linspace(0, reach, 41)]), key=lambda found: found.norm)
+    probes = {epoch: Probe(run, epoch, batches=1) for epoch in (epochs[0], epochs[len(epochs) * 7 // 10])}
+    rule = radius_rule(run.config(), ours.sigma)
+    reach = 1.5 * max(sam.rho, *(probe.terms(rule)[0].rho for probe in probes.values()))
+    distances = [float(t) for t in np.linspace(0, reach, 41)]
     figure = Drawing(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    for colour, name, found in (("C0", "small gradient", slices[0]), ("C1", "large gradient", slices[-1])):
+    for colour, (epoch, probe) in zip(("C0", "C1"), probes.items(), strict=False):
+        (found,) = probe.slices(distances)
         for axis in (left, right):
-            axis.plot(found.distances, found.rises, color=colour, label=f"{name}, |g| = {found.norm:.2g}")
+            label = f"after epoch {epoch}, |g| = {found.norm:.2g}"
+            axis.plot(found.distances, found.rises, color=colour, label=label)
             axis.plot(found.distances, [t * found.norm for t in found.distances], ":", color=colour, linewidth=1)
         _mark_radius(left, found, sam.rho, colour)
         _mark_budget(right, found, ours, colour)

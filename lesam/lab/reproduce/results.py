@@ -52,7 +52,8 @@ def markdown(experiment: Experiment, request: Request, report: Report) -> str:
         lines += [f"## {heading}", ""]
         lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)]
         lines.append("")
-    if request.scale != "paper" or request.changes:
+    with_paper = any(heading.startswith("paper") for table in report.tables.values() for heading in table[0])
+    if with_paper and (request.scale != "paper" or request.changes):
         lines.append('The columns headed "paper" hold the paper\'s figures for its own setting: not to be compared.')
     lines += list(report.notes)
     return "\n".join(lines) + "\n"
