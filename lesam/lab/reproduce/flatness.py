@@ -31,6 +31,10 @@ LANDSCAPES: Mapping[str, LandscapeSettings] = {
 }
 
 
+HIGHEST = 10.0
+"""Losses above are cut in the figures of landscapes, whose corners would otherwise hide the middle."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
     """Measurements on one and the same set of trained networks."""
@@ -106,13 +110,20 @@ class LossLandscape(_Trained):
             entry = {"centre": float(plane.loss[settings.points // 2, settings.points // 2])}
             entry |= {"mean": float(inner.mean()), "largest": float(inner.max())}
             entries.append({"row": cell.row, "seed": cell.configs[0].seed, "values": entry, "runs": [run.path.name]})
+        highest = min(HIGHEST, max(entry["values"]["largest"] for entry in entries))
         head = ["", "loss at the centre", "mean over the plane", "largest"]
         body = [[str(entry["row"]), *(f"{value:.4g}" for value in entry["values"].values())] for entry in entries]
         return Report(
             tables={"Loss around the trained weights": [head, *body]},
             rows=entries,
-            figures={"contour": figures.landscapes(found), "surface": figures.landscapes(found, "surface")},
-            notes=[f"{settings.points} x {settings.points} cells, {settings.samples} training images, first seed."],
+            figures={
+                "contour": figures.landscapes(found, highest=highest),
+                "surface": figures.landscapes(found, "surface", highest=highest),
+            },
+            notes=[
+                f"{settings.points} x {settings.points} cells, {settings.samples} training images, first seed; "
+                f"figures are cut at a loss of {highest:.3g}."
+            ],
         )
 
 
