@@ -25,7 +25,7 @@ lint: $(VENV)/.all ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.all ## types, strict where it counts
+types: $(VENV)/.all ## types, strict in the whole package
 	$(BIN)/mypy
 
 format: $(VENV)/.all ## bring the code into shape
