@@ -19,6 +19,7 @@ from typing import Any
 
 from lesam.lab import recipes
 from lesam.lab.config import RunConfig
+from lesam.lab.markdown import table
 from lesam.lab.optimizers import TITLES
 from lesam.lab.runfolder import RunFolder
 from lesam.lab.serialise import override
@@ -136,6 +137,4 @@ def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
 
 def markdown(results: Sequence[Comparison]) -> str:
     """The table of a comparison as markdown."""
-    head, *rows = cells(results)
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
-    return "\n".join(lines) + "\n"
+    return table(cells(results))

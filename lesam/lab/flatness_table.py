@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from lesam.lab.curvature import FlatnessResult
+from lesam.lab.markdown import table
 from lesam.lab.statistics import Spread
 
 Found = Mapping[str, Mapping[int, Sequence[FlatnessResult]]]
@@ -39,9 +40,7 @@ def notes(found: Found) -> str:
 
 def markdown(found: Found) -> str:
     """The table as Markdown, with its notes."""
-    head, *body = rows(found)
-    lines = "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body))
-    return f"{lines}\n\n{notes(found)}\n"
+    return f"{table(rows(found))}\n{notes(found)}\n"
 
 
 def _cells(runs: Sequence[FlatnessResult]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesam.lab.groups import Group
-from lesam.lab.recipes.published import Figure, published
+from lesam.lab.markdown import table as markdown_table
+from lesam.lab.recipes.published import Figure, figure_text, published
 from lesam.lab.statistics import Spread
 
 
@@ -67,7 +68,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
                 line.best.text(),
                 line.train.text(),
                 "" if line.capped is None else f"{line.capped * 100:.0f}",
-                _paper(line.paper),
+                figure_text(line.paper),
             )
             for line in table
         ),
@@ -76,9 +77,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def markdown(table: Sequence[Line]) -> str:
     """A markdown table with its note."""
-    head, *rows = cells(table)
-    text = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
-    return "\n".join([*text, "", NOTE, ""])
+    return f"{markdown_table(cells(table))}\n{NOTE}\n"
 
 
 def latex(table: Sequence[Line]) -> str:
@@ -123,13 +122,6 @@ FORMATS: dict[str, Callable[[Sequence[Line]], str]] = {
     "latex": latex,
     "csv": comma_separated,
 }
-
-
-def _paper(figure: Figure | None) -> str:
-    if figure is None:
-        return ""
-    mean, std = figure
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
 def _escape(text: str) -> str:

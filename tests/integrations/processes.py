@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,9 +40,14 @@ def run_script(source: str | Path, *arguments: object, limit: float = 120.0) -> 
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    return run_command([sys.executable, str(script), *map(str, arguments)], ROOT, environment, limit=limit)
+
+
+def run_command(command: Sequence[str], folder: Path, environment: Mapping[str, str], *, limit: float) -> str:
+    """The output of a command that must succeed; nothing that it started outlives it."""
     process = subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments)],
-        cwd=ROOT,
+        command,
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -52,10 +58,10 @@ def run_script(source: str | Path, *arguments: object, limit: float = 120.0) -> 
         output, _ = process.communicate(timeout=limit)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nothing of it outlives the test
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode != 0:
-        raise AssertionError(f"the script ended with {process.returncode}:\n{output[-4000:]}")
+        raise AssertionError(f"{command} ended with {process.returncode}:\n{output[-4000:]}")
     return output
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.integrations.processes import run_command
 
 from .processes import one_at_a_time
 
@@ -26,23 +26,7 @@ pytestmark = [
 def run(*command: str, folder: Path, timeout: float = 200.0) -> str:
     """The output of a command that must succeed; whatever it started is gone afterwards."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, output
-    return output
+    return run_command(command, folder, environment, limit=timeout)
 
 
 @every_script

@@ -141,8 +141,9 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:
     if not sys.stdout.isatty():
-        head, *body = rows
-        print("\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *body)))
+        from lesam.lab import markdown
+
+        print(markdown.table(rows), end="")
         return
     from rich.console import Console
     from rich.table import Table

@@ -11,6 +11,19 @@ from lesam.lab.recipes import published_longtail
 
 Figure = tuple[float, float | None]
 
+
+def figure_text(figure: Figure | None) -> str:
+    """A figure as the paper prints it; nothing where it has none.
+
+    >>> figure_text((81.51, 0.08)), figure_text((82.01, None)), figure_text(None)
+    ('81.51 ± 0.08', '82.01', '')
+    """
+    if figure is None:
+        return ""
+    mean, std = figure
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
 # Main table of the paper: CIFAR from scratch.
 _CIFAR: dict[str, dict[str, Figure]] = {
     "cifar10-resnet18": {

@@ -8,7 +8,7 @@ from lesam.lab.recipes import published_longtail
 from lesam.lab.recipes.domains import SOURCES
 from lesam.lab.recipes.published import DOMAIN_AVERAGES, FIGURES, Figure
 from lesam.lab.reproduce.experiment import Variant
-from lesam.lab.reproduce.grid import Grid, best_test, last, last_test
+from lesam.lab.reproduce.grid import ACCURACIES, Grid, last, last_test
 
 AVERAGE = "Avg"
 ERM_ROWS: Mapping[str, Variant] = {
@@ -55,13 +55,11 @@ LONG_TAIL_ROWS: Mapping[str, Variant] = {
     "GLMC + LE-SAM": Variant(method="lesam"),
 }
 LONG_TAIL_COLUMNS = {"IF 100": "cifar100-lt100-glmc", "IF 50": "cifar100-lt50-glmc"}
-_BEST = "Test accuracy of the best evaluated epoch, chosen on the test set (%)"
-_LAST = "Test accuracy of the last epoch (%)"
 
 
 def _quoted(row: str, column: str, quantity: str) -> Figure | None:
     """The paper's figures; the codes it builds on report the best epoch."""
-    if quantity not in (_BEST, _LAST):
+    if quantity not in ACCURACIES:
         return None
     (found,) = (known for known in published_longtail.ROWS if known.label == row)
     return found.at_100 if column == "IF 100" else found.at_50
@@ -73,8 +71,7 @@ LONG_TAIL = Grid(
     rows=LONG_TAIL_ROWS,
     columns=LONG_TAIL_COLUMNS,
     quantities={
-        _LAST: last_test,
-        _BEST: best_test,
+        **ACCURACIES,
         **{
             f"Accuracy on classes with {name} training images, last epoch (%)": last(f"test_{name}_accuracy", 100.0)
             for name in ("many", "medium", "few")

@@ -10,22 +10,12 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from lesam.lab.groups import settings
-from lesam.lab.recipes.published import Figure
+from lesam.lab.recipes.published import Figure, figure_text
 from lesam.lab.reproduce.experiment import Cell, Planned, Report, Request, Variant, no_paper
 from lesam.lab.runfolder import Row, RunFolder
 from lesam.lab.statistics import Spread
 
 Quantity = Callable[[RunFolder], float | None]
-
-
-def last_test(run: RunFolder) -> float | None:
-    """Test accuracy of the last epoch, in percent."""
-    return _percent(_summary(run)["last"].get("test_accuracy"))
-
-
-def best_test(run: RunFolder) -> float | None:
-    """Test accuracy of the best epoch, chosen on the test set, in percent."""
-    return _percent(_summary(run)["best_test_selected"]["test_accuracy"])
 
 
 def last(name: str, scale: float = 1.0) -> Quantity:
@@ -38,11 +28,20 @@ def last(name: str, scale: float = 1.0) -> Quantity:
     return read
 
 
+last_test = last("test_accuracy", 100.0)
+"""Test accuracy of the last epoch, in percent."""
+
+
+def best_test(run: RunFolder) -> float | None:
+    """Test accuracy of the best epoch, chosen on the test set, in percent."""
+    accuracy: float = _summary(run)["best_test_selected"]["test_accuracy"]
+    return accuracy * 100
+
+
 ACCURACIES: Mapping[str, Quantity] = {
     "Test accuracy of the last epoch (%)": last_test,
     "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
 }
-
 
 OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
 
@@ -133,7 +132,7 @@ class Grid:
                 spread = spreads.get((row, column), {}).get(quantity)
                 line.append("" if spread is None else spread.text(1.0) if "%" in quantity else spread.short())
                 if column in with_paper:
-                    line.append(paper_text(published[row, column]))
+                    line.append(figure_text(published[row, column]))
             table.append(line)
         return table
 
@@ -156,14 +155,6 @@ class Grid:
         }
 
 
-def paper_text(figure: Figure | None) -> str:
-    """A figure of the paper as it stands there."""
-    if figure is None:
-        return ""
-    mean, std = figure
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
-
-
 def _spreads(values: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
     known = {name: [value for value in found if value is not None] for name, found in values.items()}
     return {name: Spread.of(found) for name, found in known.items() if found}
@@ -174,7 +165,3 @@ def _summary(run: RunFolder) -> Row:
     if summary is None:
         raise ValueError(f"{run.path} is not finished")
     return summary
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else value * 100

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab import environment
+from lesam.lab.markdown import table
 from lesam.lab.reproduce.experiment import Experiment, Report, Request
 
 
@@ -47,12 +48,9 @@ def markdown(experiment: Experiment, request: Request, report: Report) -> str:
     lines = [f"# {experiment.title}", "", f"Scale: {request.scale}. Seeds: {' '.join(map(str, request.seeds))}.", ""]
     if request.part:
         lines += ["Only " + "; ".join(f"{name}: {', '.join(of)}" for name, of in request.part.items()) + ".", ""]
-    for heading, table in report.tables.items():
-        head, *body = table
-        lines += [f"## {heading}", ""]
-        lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)]
-        lines.append("")
-    with_paper = any(heading.startswith("paper") for table in report.tables.values() for heading in table[0])
+    for heading, rows in report.tables.items():
+        lines += [f"## {heading}", "", table(rows)]
+    with_paper = any(name.startswith("paper") for rows in report.tables.values() for name in rows[0])
     if with_paper and (request.scale != "paper" or request.changes):
         lines.append('The columns headed "paper" hold the paper\'s figures for its own setting: not to be compared.')
     lines += list(report.notes)

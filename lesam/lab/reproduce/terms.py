@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -81,9 +81,18 @@ class Probe:
         """Load the network after so many epochs and draw mini-batches of the epoch that follows."""
         self.config = run.config()
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model: nn.Module = load_model(run, epoch, device=device)[0].train()
+        splits = load_data(self.config)
+        self.model: nn.Module = load_model(run, epoch, device=device, classes=splits.classes)[0].train()
         self.weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
-        self._batches = list(islice(_training_batches(self.config, epoch, device), batches))
+        training = Batches(
+            splits.train,
+            self.config.data.batch_size,
+            training_augmentation(self.config),
+            device=device,
+            seed=self.config.seed,
+            drop_last=True,
+        )
+        self._batches = list(islice(training.epoch(epoch), batches))
 
     def terms(self, radius: Radius) -> list[Terms]:
         """The terms of every mini-batch under a rule for the radius."""
@@ -140,12 +149,6 @@ def radius_rule(config: RunConfig, sigma: float | None = None) -> Radius:
     if isinstance(optimizer, SAMConfig):
         return lambda norm: optimizer.rho
     raise ValueError(f"no radius is known for {config.method}; the mechanism is about SAM and LE-SAM")
-
-
-def _training_batches(config: RunConfig, epoch: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
-    images, augment = load_data(config).train, training_augmentation(config)
-    batches = Batches(images, config.data.batch_size, augment, device=device, seed=config.seed, drop_last=True)
-    return batches.epoch(epoch)
 
 
 def _norm(gradient: dict[str, Tensor]) -> float:
