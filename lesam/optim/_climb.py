@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,11 @@ class Parts:
                         "direction never computes it"
                     )
 
+    @property
+    def loss_scale_matters(self) -> bool:
+        """Whether the perturbation depends on the scale of the loss, and not on the gradient's direction alone."""
+        return self.radius.needs_slope or self.metric.needs_gradient
+
 
 class Climb(NamedTuple):
     """A perturbation about to be made: ``w <- w + coefficient * u``, unless ``skip`` is 1."""
@@ -69,8 +74,9 @@ class Climb(NamedTuple):
     u: Vector
     coefficient: Tensor
     skip: Tensor
+    downhill: bool  # u is what the base descends along, not a gradient
     slope: Tensor | None
-    rho: Tensor | Callable[[], Tensor]
+    rho: Callable[[], Tensor]
     sigma: float
     capped: Tensor | float
 
@@ -82,50 +88,39 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
     ``u`` where it is neither the gradient nor a remembered vector.
     """
     space, memory, g = ascent.space, ascent.memory, ascent.g
-    direction = parts.direction
-    w = space.weights()
-
-    root = parts.metric.root(space, w, g, out=memory.scratch("backup").vector(space))
-    length = _length_of_gradient(ascent, root) if direction.measured_by_gradient else None
-    out = [] if direction.is_gradient or direction.passes == 1 else memory.scratch("direction").vector(space)
-    u = direction.vector(ascent, out)
+    root = parts.metric.root(space, space.weights(), g, out=memory.scratch("backup").vector(space))
+    way = parts.direction.vector(replace(ascent, root=root))
+    u, length, slope = way.u, way.length, way.slope
     along_gradient = u is g
 
     if root is not None:
-        if not (u is out or (along_gradient and not keep_gradient)):
-            copy = memory.scratch("direction").vector(space)
-            space.copy_(copy, u)
-            u = copy
+        if not (along_gradient and not keep_gradient) and not memory.holds("direction", u):
+            u = ascent.work()
+            space.copy_(u, way.u)
         space.multiply_(u, root)
-        if length is None or along_gradient:
-            length = space.norm(u)
+        length = space.norm(u) if length is None else length
         space.multiply_(u, root)
-    elif along_gradient:
-        length = ascent.g_norm
-    if length is None:
-        length = space.norm(u)
+    elif length is None:
+        length = ascent.g_norm if along_gradient else space.norm(u)
+    length = torch.as_tensor(length)
 
-    if along_gradient:
-        slope: Tensor | None = length  # <g, P g> / sqrt(g' P g)
-    elif direction.measured_by_gradient and root is None:
-        slope = ascent.g_norm  # the added part is orthogonal to g
-    elif parts.radius.needs_slope and g is not None:
+    if slope is None and along_gradient:
+        slope = length  # <g, P g> / sqrt(g' P g)
+    elif slope is None and parts.radius.needs_slope and g is not None:
         slope = space.dot(g, u, memory.scratch("backup")) / length
-    else:
-        slope = None
 
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)
     if parts.subset is not None and not parts.radius.needs_slope:
-        # ESAM climbs 1 / beta as far on a share beta of the tensors. A loss budget needs no such correction.
-        rho = rho / parts.subset.beta
-    coefficient = torch.as_tensor(rho / length if direction.sign == 1.0 else -rho / length)
-    reached: Tensor | Callable[[], Tensor] = rho if isinstance(rho, Tensor) else lambda: rho * (length > 0)
+        rho = parts.subset.reach(rho)
+    coefficient = torch.as_tensor(rho / length if way.sign == 1.0 else -rho / length)
+    skip = not_finite(length)
     return Climb(
         u=u,
         coefficient=coefficient.nan_to_num(0.0, 0.0, 0.0),  # no way up at a zero gradient
-        skip=not_finite(length),  # and none to be trusted at a non-finite one
+        skip=skip,  # and none to be trusted at a non-finite one
+        downhill=way.downhill,
         slope=slope,
-        rho=reached,
+        rho=lambda: torch.where((length > 0) & (skip == 0), rho, 0.0),
         sigma=sigma,
         capped=capped,
     )
@@ -134,13 +129,3 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
 def not_finite(scalar: Tensor) -> Tensor:
     """1 where ``scalar`` is infinite or NaN, else 0: the form in which fused kernels take a reason to skip."""
     return (scalar * 0.0).nan_to_num(nan=1.0)
-
-
-def _length_of_gradient(ascent: Ascent, root: Vector | None) -> Tensor:
-    """``sqrt(g' P g) = |T g|``."""
-    if root is None or ascent.g is None:
-        return torch.as_tensor(ascent.g_norm)
-    scaled = ascent.memory.scratch("direction").vector(ascent.space)
-    ascent.space.copy_(scaled, ascent.g)
-    ascent.space.multiply_(scaled, root)
-    return ascent.space.norm(scaled)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import _checks
-from ._gradients import Carry
+from ._gradient_sum import held
 from ._loop import Loop
-from ._passes import BatchStatistics, unsynchronised
 from ._refresh import refresh
-from ._run import Phase, as_scalar
 from ._savers import TopSamples
+from ._step import Phase
+from ._workers import may_wait, unsynchronised
 
 Closure = Callable[[], Any]
 SampleLosses = Callable[..., Tensor]
@@ -41,84 +41,63 @@ def as_list(name: str, closure: object) -> list[Closure]:
 
 def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     """All passes of a step, up to the combined gradient; returns the clean loss."""
-    run, two = loop.run, loop.due and loop.parts.direction.passes == 2
+    _checks.not_accumulated_by_accelerate()
+    due, two = loop.due, loop.due and loop.parts.direction.passes == 2
     pairs = [(first, second)]
     if loop.local:
         if two and len(first) != len(second):
             raise ValueError(f"{len(first)} ascent closures cannot be paired with {len(second)} closures")
         pairs = [([a], [b]) for a, b in zip(first if two else second, second, strict=True)]
     refresh_cost = 0.0
-    if loop.due and loop.parts.direction.refresh_due(loop.step):
+    if due and loop.parts.direction.refresh_due(loop.bases.steps):
         refresh_cost = refresh(loop, lambda: call(loop, first)) / len(first if loop.local else [1])
     losses: list[Any] = []
     perturbed_losses: list[Any] = []
-    try:
+    with loop.whole_or_nothing():
         for ascents, descents in pairs:
             if two:
-                run.micro_batches = len(ascents)
-                with loop.first_pass(None, clear_consumed=False):
+                with loop.first_pass(count=len(ascents)):
                     losses.append(call(loop, ascents))
-            run.micro_batches = len(descents)
-            with loop.second_pass(None, clear_consumed=False):
+            with loop.second_pass(count=len(descents)):
                 perturbed_losses.append(call(loop, descents))
-        loss, perturbed_loss = mean(losses or perturbed_losses), mean(perturbed_losses)
-    except BaseException:
-        loop.abandon()
-        raise
-    run.refresh_cost = refresh_cost
-    if losses or "rho" not in run.seen:  # the latter: one pass, and nothing was perturbed in it
-        run.seen["loss"] = as_scalar(loss)
-    if losses or "rho" in run.seen:
-        run.seen["perturbed_loss"] = as_scalar(perturbed_loss)
+        step, loss = loop.step, mean(losses or perturbed_losses)
+        step.refresh_cost = refresh_cost
+        if losses or "rho" not in step.seen:  # the latter: one pass, and nothing was perturbed in it
+            step.seen["loss"] = as_scalar(loss)
+        if losses or "rho" in step.seen:
+            step.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses))
     return loss
 
 
 def call(loop: Loop, closures: list[Closure]) -> Any:
     """Run the closures of one pass: their gradients add up, their losses are averaged."""
-    run, losses = loop.run, []
-    for number, closure in enumerate(closures):
-        last = number + 1 == len(closures)  # only the last backward of a pass need communicate
-        sync: AbstractContextManager[None] = (
-            nullcontext() if last or not _may_wait(loop) else unsynchronised(loop.model)
-        )
-        outer, inner = run.carry, Carry(loop.trainable()) if number > 0 else None
-        try:
-            run.carry = inner or outer
-            with sync, torch.enable_grad():
+    losses = []
+    with loop.collecting() as gradients:
+        for number, closure in enumerate(closures):
+            last = number + 1 == len(closures)  # only the last backward of a pass need communicate
+            quiet = not last and may_wait(loop.model, loop.history.fresh)
+            if number > 0:
+                gradients.settle()
+                gradients.wait()
+            with unsynchronised(loop.model) if quiet else nullcontext(), torch.enable_grad():
                 losses.append(closure())
-            if inner is not None:
-                with torch.no_grad():
-                    inner.merge()
-        finally:
-            run.carry = outer
-            if inner is not None:
-                inner.close()
     return mean(losses)
-
-
-def _may_wait(loop: Loop) -> bool:
-    """Whether a backward may leave out communication: the very first of a static graph may not."""
-    static = isinstance(loop.model, nn.parallel.DistributedDataParallel) and loop.model.static_graph
-    return loop.run.warm or not static
 
 
 def call_for_hooks(loop: Loop, closures: list[Closure]) -> Any:
     """Frameworks count on their closure being called; the gradient that is ready must survive it."""
-    kept = [(p, p.grad) for p in loop.parameters()]
-    phase = loop.run.phase
-    statistics = None if loop.model is None else BatchStatistics(loop.model)
+    kept = held(loop.bases.parameters())
+    buffers = None if loop.keep_buffers is None else loop.keep_buffers()
     try:
-        loop.run.phase = Phase.IDLE
-        for parameter, _ in kept:
-            parameter.grad = None
+        loop.step.phase = Phase.IDLE
         with torch.enable_grad():
             return mean([closure() for closure in closures])
     finally:
-        loop.run.phase = phase
-        if statistics is not None:
-            statistics.restore()
-        for parameter, grad in kept:
-            parameter.grad = grad
+        loop.step.phase = Phase.READY
+        if buffers is not None:
+            buffers.restore()
+        for parameter in loop.bases.parameters():
+            parameter.grad = kept.get(parameter)
 
 
 def mean(losses: Sequence[Any]) -> Any:
@@ -128,6 +107,13 @@ def mean(losses: Sequence[Any]) -> Any:
     if any(loss is None for loss in losses):
         return None
     return sum(losses[1:], start=losses[0]) / len(losses)
+
+
+def as_scalar(loss: object) -> Tensor | float:
+    """A closure's return value as a number or a 0-d tensor without history."""
+    if isinstance(loss, Tensor):
+        return loss.detach().mean() if loss.ndim else loss.detach()
+    return float(loss) if isinstance(loss, int | float) else float("nan")
 
 
 class SamplePasses:

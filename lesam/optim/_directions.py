@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ._arithmetic import Space, Vector
+from ._bases import Bases
 from ._memory import Memory
 from .schedules import Scalar, checked, value_at
 
@@ -26,7 +27,31 @@ class Ascent:
     memory: Memory
     g: Vector | None  # None in a one-pass step
     g_norm: Tensor | None
-    base: torch.optim.Optimizer
+    bases: Bases
+    root: Vector | None = None  # T of the metric P = T^2; None where it is the identity
+
+    def work(self) -> Vector:
+        """A work buffer to write ``u`` into."""
+        return self.memory.scratch("direction").vector(self.space)
+
+    def gradient_length(self) -> Tensor:
+        """``sqrt(g' P g) = |T g|``, computed in the work buffer."""
+        if self.root is None:
+            return given(self.g_norm)
+        scaled = self.work()
+        self.space.copy_(scaled, given(self.g))
+        self.space.multiply_(scaled, self.root)
+        return self.space.norm(scaled)
+
+
+class Way(NamedTuple):
+    """A way up: climb ``w + rho * sign * P u / length``."""
+
+    u: Vector
+    length: Tensor | None = None  # sqrt(u' P u) unless given
+    slope: Tensor | None = None  # <g, eps_hat>, where the direction knows it
+    sign: float = 1.0  # -1 to climb against u
+    downhill: bool = False  # u is what the base descends along, ``maximize`` included; not a gradient
 
 
 class Direction(ABC):
@@ -40,23 +65,20 @@ class Direction(ABC):
     slope_known: bool = True
     #: whether ``<g, u>`` can be zero where ``g`` is not
     slope_vanishes: bool = False
-    #: whether ``u`` is the gradient itself, so that slope and length are the same number
-    is_gradient: bool = False
-    #: whether lengths are those of ``g`` and not of ``u``: ``eps_hat = P u / sqrt(g' P g)``
-    measured_by_gradient: bool = False
-    #: +1 to climb along ``u``, -1 to climb against it
-    sign: float = 1.0
 
-    def check_base(self, base: torch.optim.Optimizer) -> None:  # noqa: B027 -- most directions take any base
-        """Raise ValueError if ``base`` cannot supply what this direction needs."""
+    def check_bases(self, bases: Bases) -> None:  # noqa: B027 -- most directions take any base
+        """Raise ValueError if the bases cannot supply what this direction needs."""
 
-    def takes_part(self, parameter: Tensor, memory: Memory, base: torch.optim.Optimizer) -> bool:
+    def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
         """Whether ``parameter`` is perturbed in this step."""
         return parameter.grad is not None
 
+    def refuse_missing(self, parameters: Sequence[Tensor], bases: Bases) -> None:  # noqa: B027
+        """Raise RuntimeError if these do not take part because of what the bases are."""
+
     @abstractmethod
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        """``u``, either written into ``out`` or a vector that exists already."""
+    def vector(self, ascent: Ascent) -> Way:
+        """The way up, its vector either written into ``ascent.work()`` or one that exists already."""
 
     def learn_before(self, ascent: Ascent) -> None:  # noqa: B027 -- most directions learn nothing
         """Draft what the gradient at ``w`` teaches, once the perturbation is made."""
@@ -84,10 +106,8 @@ class Gradient(Direction):
         Gradient()
     """
 
-    is_gradient = True
-
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        return _given(ascent.g)
+    def vector(self, ascent: Ascent) -> Way:
+        return Way(given(ascent.g))
 
 
 class Noise(Direction):
@@ -108,17 +128,17 @@ class Noise(Direction):
         self.weight = checked("weight", weight)
         self.decay = checked("decay", decay, 0.0, 1.0)
 
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        space = ascent.space
-        space.copy_(out, _given(ascent.g))
-        space.add_(out, ascent.memory.recall("average", space), -value_at(self.weight, ascent.step))
-        return out
+    def vector(self, ascent: Ascent) -> Way:
+        space, d = ascent.space, ascent.work()
+        space.copy_(d, given(ascent.g))
+        space.add_(d, ascent.memory.recall("average", space), -value_at(self.weight, ascent.step))
+        return Way(d)
 
     def learn_before(self, ascent: Ascent) -> None:
         space, memory = ascent.space, ascent.memory
         decay = value_at(self.decay, ascent.step)
         weights = [1.0 - decay if memory.knows("average", p) else 1.0 for p in space.parameters]
-        space.lerp_(memory.draft("average", space), _given(ascent.g), weights)
+        space.lerp_(memory.draft("average", space), given(ascent.g), weights)
 
     def __repr__(self) -> str:
         return f"Noise(weight={self.weight!r}, decay={self.decay!r})"
@@ -157,24 +177,26 @@ class TopEigenvector(Direction):
             raise ValueError(f'form must be "official" or "top", got {form!r}')
         self.every, self.iterations, self.form, self.seed = every, iterations, form, seed
         self.slope_vanishes = form == "top"
-        self.measured_by_gradient = form == "official"
 
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        space, memory, g = ascent.space, ascent.memory, _given(ascent.g)
+    def vector(self, ascent: Ascent) -> Way:
+        space, memory, g = ascent.space, ascent.memory, given(ascent.g)
         if not any(memory.knows("eigenvector", p) for p in space.parameters):
-            return g
+            return Way(g)
         v = memory.recall("eigenvector", space)
-        g_norm, g_v = _given(ascent.g_norm), space.dot(g, v, memory.scratch("direction"))
+        length = ascent.gradient_length()
+        g_norm, g_v = given(ascent.g_norm), space.dot(g, v, memory.scratch("direction"))
+        u = ascent.work()
         if self.form == "top":
-            space.copy_(out, v)
-            space.scale_(out, g_v.sign())
-            return out
+            space.copy_(u, v)
+            space.scale_(u, g_v.sign())
+            return Way(u)
         # |g| * (u + alpha * sign * (v - <u,v> u)), gathered by g and v
         alpha = value_at(self.alpha, ascent.step)
-        space.copy_(out, g)
-        space.scale_(out, 1.0 - alpha * torch.where(g_norm > 0, g_v.abs() / g_norm, 0.0))
-        space.add_(out, v, alpha * g_v.sign() * g_norm)
-        return out
+        space.copy_(u, g)
+        space.scale_(u, 1.0 - alpha * torch.where(g_norm > 0, g_v.abs() / g_norm, 0.0))
+        space.add_(u, v, alpha * g_v.sign() * g_norm)
+        # In the Euclidean metric the added part is orthogonal to g.
+        return Way(u, length=length, slope=g_norm if ascent.root is None else None)
 
     def refresh_due(self, step: int) -> bool:
         return step > 0 and step % self.every == 0
@@ -182,9 +204,11 @@ class TopEigenvector(Direction):
     def start(self, space: Space) -> list[Tensor]:
         """The unit vector the first power iteration starts from; equal on all workers, apart from shards."""
         sharded = any(kind.shard_groups for kind in space.kinds)
-        generator = torch.Generator().manual_seed(self.seed + (dist.get_rank() if sharded else 0))
+        generator = torch.Generator("cpu").manual_seed(self.seed + (dist.get_rank() if sharded else 0))
         weights = [tensor for tensors in space.weights() for tensor in tensors]
-        draws = [torch.randn(w.shape, generator=generator, dtype=torch.float32).to(w) for w in weights]
+        draws = [
+            torch.randn(w.shape, generator=generator, dtype=torch.float32, device="cpu").to(w) for w in weights
+        ]
         # back from the order of kinds to the order of parameters
         indices = [index for indices in space.order for index in indices]
         ordered = [draw for _, draw in sorted(zip(indices, draws, strict=True), key=lambda pair: pair[0])]
@@ -221,38 +245,73 @@ class TopEigenvector(Direction):
 class Momentum(Direction):
     """Minus the base optimizer's momentum buffer: one pass (MSAM; Becker et al., 2024).
 
-    Takes SGD's ``momentum_buffer`` or Adam's ``exp_avg``. The buffer points the way the weights will be moved against,
-    so climbing against it is looking ahead along the coming descent. Without a buffer yet, nothing is perturbed.
+    Takes SGD's ``momentum_buffer`` or Adam's ``exp_avg``, or the buffer called ``name``. The buffer points the way the
+    weights will be moved against, so climbing against it is looking ahead along the coming descent. Before a base has
+    taken a step there is no buffer, and nothing is perturbed.
 
     Example:
-        >>> Momentum().passes, Momentum().sign
-        (1, -1.0)
+        >>> Momentum().passes, Momentum("exp_avg_fast")
+        (1, Momentum(name='exp_avg_fast'))
     """
 
     passes = 1
     slope_known = False
-    sign = -1.0
+    NAMES = ("momentum_buffer", "exp_avg")
+    #: bases whose buffer of that name is something else
+    OTHERWISE = {"AliG": "points downhill", "AccSGD": "is a copy of the weights"}  # noqa: RUF012
 
-    def check_base(self, base: torch.optim.Optimizer) -> None:
-        for index, group in enumerate(base.param_groups):
-            if "betas" not in group and not group.get("momentum"):
-                raise ValueError(
-                    f"Momentum needs a base optimizer with momentum: {type(base).__name__}'s group {index} has "
-                    f"momentum={group.get('momentum')!r} and no betas. Use SGD(..., momentum=0.9) or an Adam."
-                )
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"momentum must be the name of a buffer in the base's state, got {name!r}")
+        self.name = name
 
-    def takes_part(self, parameter: Tensor, memory: Memory, base: torch.optim.Optimizer) -> bool:
-        return parameter.requires_grad and _momentum_of(parameter, base) is not None
+    def check_bases(self, bases: Bases) -> None:
+        if self.name is not None:
+            return
+        for base in bases.all:
+            other = self.OTHERWISE.get(type(base).__name__)
+            if other is not None:
+                raise ValueError(f"{type(base).__name__}'s momentum_buffer {other}: use SGD(..., momentum=0.9) or an Adam")
+            for index, group in enumerate(base.param_groups):
+                if not any(group.get(key) for key in ("betas", "momentum", "beta", "beta1")):
+                    raise ValueError(
+                        f"Momentum needs a base optimizer with momentum: {type(base).__name__}'s group {index} has "
+                        f"momentum={group.get('momentum')!r} and no betas. Use SGD(..., momentum=0.9) or an Adam, or "
+                        "name the buffer: MSAM(base, momentum=...)"
+                    )
 
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        buffers = [_momentum_of(parameter, ascent.base) for parameter in ascent.space.parameters]
-        return ascent.space.vector([buffer for buffer in buffers if buffer is not None])
+    def buffer(self, parameter: Tensor, bases: Bases) -> Tensor | None:
+        """The momentum of ``parameter``, if its base has made one."""
+        state = bases.state_of(parameter)
+        found = (state.get(name) for name in (self.NAMES if self.name is None else (self.name,)))
+        return next((buffer for buffer in found if _fits(buffer, parameter)), None)
 
+    def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
+        return parameter.requires_grad and self.buffer(parameter, bases) is not None
 
-def _momentum_of(parameter: Tensor, base: torch.optim.Optimizer) -> Tensor | None:
-    state = base.state.get(parameter, {})
-    buffer = state.get("momentum_buffer", state.get("exp_avg"))
-    return buffer if isinstance(buffer, Tensor) else None
+    def refuse_missing(self, parameters: Sequence[Tensor], bases: Bases) -> None:
+        """Refuse bases that have taken a step and hold no such buffer: nothing would ever be perturbed."""
+        if bases.steps == 0:
+            return
+        missing = [p for p in parameters if self.buffer(p, bases) is None]
+        stepped = [p for p in missing if bases.state_of(p)]
+        if not stepped and (len(missing) < len(parameters) or any(base.state for base in bases.all)):
+            return  # the base has not seen a gradient of these yet
+        there = dict.fromkeys(key for p in missing for key, value in bases.state_of(p).items() if _fits(value, p))
+        wanted = " or ".join(self.NAMES if self.name is None else (self.name,))
+        names = ", ".join(type(base).__name__ for base in bases.all)
+        raise RuntimeError(
+            f"{names} has taken a step and keeps no buffer {wanted}, so nothing would be perturbed. "
+            + (f"It keeps {', '.join(there)}: name one, " if there else "It keeps none: choose another base, or name it, ")
+            + f'MSAM(base, momentum="{next(iter(there), "...")}")'
+        )
+
+    def vector(self, ascent: Ascent) -> Way:
+        buffers = [self.buffer(parameter, ascent.bases) for parameter in ascent.space.parameters]
+        return Way(ascent.space.vector([b for b in buffers if b is not None]), sign=-1.0, downhill=True)
+
+    def __repr__(self) -> str:
+        return "Momentum()" if self.name is None else f"Momentum(name={self.name!r})"
 
 
 class Stale(Direction):
@@ -269,20 +328,27 @@ class Stale(Direction):
     remembers = ("stale gradient",)
     slope_known = False
 
-    def takes_part(self, parameter: Tensor, memory: Memory, base: torch.optim.Optimizer) -> bool:
+    def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
         return parameter.requires_grad and memory.knows("stale gradient", parameter)
 
-    def vector(self, ascent: Ascent, out: Vector) -> Vector:
-        return ascent.memory.recall("stale gradient", ascent.space)
+    def vector(self, ascent: Ascent) -> Way:
+        return Way(ascent.memory.recall("stale gradient", ascent.space))
 
     def learn_after(self, space: Space, memory: Memory, g_hat: Vector) -> None:
         space.copy_(memory.draft("stale gradient", space), g_hat)
 
 
+def _fits(buffer: object, parameter: Tensor) -> bool:
+    """Whether ``buffer`` can be a vector over ``parameter``; quantised or factored ones cannot."""
+    number = isinstance(buffer, Tensor) and (buffer.is_floating_point() or buffer.is_complex())
+    return number and buffer.shape == parameter.shape  # type: ignore[union-attr, attr-defined]
+
+
 Something = TypeVar("Something")
 
 
-def _given(value: Something | None) -> Something:
+def given(value: Something | None) -> Something:
+    """``value``, which a two-pass step has."""
     if value is None:
         raise RuntimeError("this direction needs the gradient at w, and this step has none")
     return value

@@ -36,7 +36,7 @@ class Last(Mapping[str, Tensor]):
 
     def __init__(self, seen: Mapping[str, Seen], like: Tensor | None = None) -> None:
         # Numbers become tensors (of the device and dtype of `like`) when somebody asks: most steps are never looked at.
-        self._seen, self._like = dict(seen), torch.zeros(()) if like is None else like
+        self._seen, self._like = dict(seen), torch.zeros((), device="cpu") if like is None else like
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in FIELDS:

@@ -28,14 +28,29 @@ class Memory:
         self._drafts: dict[str, dict[Tensor, Tensor]] = {}
         self._scratch: dict[str, Scratch] = {}
         self._spaces: dict[str, Space] = {}
+        self._shapes: list[tuple[object, ...]] = []  # of the trainable parameters, as the work buffers know them
 
     # ------------------------------------------------------------------ spaces and work buffers
 
     def prepare(self, trainable: Sequence[Tensor], perturbable: Sequence[Tensor]) -> None:
         """Set the parameters that work buffers cover; the buffers are dropped when these change."""
+        shapes: list[tuple[object, ...]] = [(p.dtype, p.device, p.shape) for p in trainable]
+        if shapes != self._shapes:  # model.float(), model.to(device) change parameters in place
+            self._shapes = shapes
+            self._spaces.clear()
+            self._scratch.clear()
+            self._follow(trainable)
         before = self._spaces.get("trainable"), self._spaces.get("perturbable")
         if before != (self.space("trainable", trainable), self.space("perturbable", perturbable)):
             self._scratch.clear()
+
+    @torch.no_grad()
+    def _follow(self, parameters: Sequence[Tensor]) -> None:
+        """Bring remembered values to the dtype and device of their parameters."""
+        for kept in self.kept.values():
+            for parameter in parameters:
+                if parameter in kept:
+                    kept[parameter] = kept[parameter].to(parameter.device, parameter.dtype)
 
     def space(self, role: str, parameters: Sequence[Tensor]) -> Space:
         """The space of ``parameters``: the one last used in this role, if it is the same."""
@@ -50,6 +65,12 @@ class Memory:
         if name not in self._scratch:
             self._scratch[name] = Scratch(self._spaces[covering])
         return self._scratch[name]
+
+    def holds(self, name: str, x: Vector) -> bool:
+        """Whether ``x`` lies in the work buffer ``name``."""
+        flat = self._scratch[name].flat.values() if name in self._scratch else ()
+        storages = {tensor.untyped_storage().data_ptr() for tensor in flat}
+        return all(tensor.untyped_storage().data_ptr() in storages for tensors in x for tensor in tensors)
 
     def product(self) -> Scratch:
         """A work buffer that covers all trainable parameters, for inner products while the backup is not in use."""
@@ -91,7 +112,7 @@ class Memory:
         """Take over all drafts: the step was taken."""
         for name, drafts in self._drafts.items():
             kept = self.kept[name]
-            space = Space(list(drafts))
+            space = self.space(f"next {name}", list(drafts))
             space.copy_(space.vector([kept[p] for p in drafts]), space.vector(list(drafts.values())))
             self._known.setdefault(name, set()).update(drafts)
         self._drafts.clear()
@@ -108,7 +129,7 @@ class Memory:
         for name, kept in self.kept.items():
             if parameter in kept:
                 entries[name] = kept[parameter]
-                entries[name + KNOWN] = torch.tensor(float(parameter in self._known.get(name, ())))
+                entries[name + KNOWN] = torch.tensor(float(parameter in self._known.get(name, ())), device="cpu")
         return entries
 
     @torch.no_grad()
@@ -129,7 +150,7 @@ class Memory:
 
     def __getstate__(self) -> dict[str, object]:
         """Work buffers hold copies of the weights and are never copied or pickled."""
-        return {**self.__dict__, "_drafts": {}, "_scratch": {}, "_spaces": {}}
+        return {**self.__dict__, "_drafts": {}, "_scratch": {}, "_spaces": {}, "_shapes": []}
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _checks
 from ._arithmetic import Vector
-from ._gradients import clear
-from ._passes import BatchStatistics, RandomState, evaluated, normalizers
-from ._run import Phase
+from ._buffers import evaluated, normalizers
+from ._gradient_sum import clear
+from ._replay import RandomState
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -24,10 +25,9 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
     BatchNorm is in evaluation mode meanwhile, as in Eigen-SAM's own code, and random numbers repeat: finite differences
     need the same function at both ends.
     """
-    loop.run.expect("refresh()", Phase.IDLE)
-    space, parameters = loop.prepare(), loop.parameters()
-    weights, backup = space.weights(), loop.memory.scratch("backup").vector(space)
-    start = RandomState(kind.device for kind in space.kinds)
+    space, parameters, memory = loop.prepare(), loop.bases.parameters(), loop.memory
+    weights, backup = space.weights(), memory.scratch("backup").vector(space)
+    start = RandomState((kind.device for kind in space.kinds), loop.generators or ())
     calls = 0
 
     def gradient(v: Vector, h: float) -> Vector:
@@ -43,21 +43,17 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
         _checks.dense_gradients(parameters)
         for parameter in space.parameters:
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         return space.gradients()
 
-    statistics = None if loop.model is None else BatchStatistics(loop.model)
-    space.copy_(backup, weights)
-    try:
-        with evaluated([] if loop.model is None else normalizers(loop.model)):
-            loop.parts.direction.refresh(space, loop.memory, gradient)
-    except BaseException:
-        loop.memory.discard()
-        raise
-    finally:
-        space.copy_(weights, backup)
-        torch.clear_autocast_cache()
-        clear(parameters)
-        if statistics is not None:
-            statistics.restore()
+    with ExitStack() as undo:
+        undo.callback(clear, parameters)
+        if loop.keep_buffers is not None:
+            undo.callback(loop.keep_buffers().restore)
+        if loop.model is not None:
+            undo.enter_context(evaluated(normalizers(loop.model)))
+        space.copy_(backup, weights)
+        undo.callback(loop.restore, space)
+        undo.push(lambda kind, *_: memory.discard() if kind is not None else None)
+        loop.parts.direction.refresh(space, memory, gradient)
     return float(calls)

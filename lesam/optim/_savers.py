@@ -27,11 +27,15 @@ class RandomSubset:
         self.seed = seed
 
     def mask(self, tensors: int, step: int) -> list[bool]:
-        """Which of so many tensors are climbed at ``step``."""
+        """Which of ``tensors`` tensors are climbed at ``step``."""
         # Spread the pair over 64 bits: neighbouring seeds must not share a stream at neighbouring steps.
-        generator = torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + step) % 2**63)
-        draws: list[float] = torch.rand(tensors, generator=generator).tolist()
+        generator = torch.Generator("cpu").manual_seed((self.seed * 0x9E3779B97F4A7C15 + step) % 2**63)
+        draws: list[float] = torch.rand(tensors, generator=generator, device="cpu").tolist()
         return [draw < self.beta for draw in draws]
+
+    def reach(self, rho: Tensor | float) -> Tensor | float:
+        """ESAM climbs ``rho / beta`` on a share ``beta`` of the tensors. A loss budget needs no such correction."""
+        return rho / self.beta
 
     def __repr__(self) -> str:
         return f"RandomSubset(beta={self.beta!r}, seed={self.seed!r})"

@@ -10,18 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from . import _checkpoint, _checks
+from ._bases import Bases
+from ._buffers import keeper
 from ._checkpoint import State
 from ._climb import Parts
 from ._closures import Closure, SampleLosses, SamplePasses, as_list, call, call_for_hooks, run_passes
 from ._combiners import Combiner, Custom, perturbed
 from ._directions import Direction, Gradient
+from ._gradient_sum import UsedUp
 from ._last import Last
 from ._loop import Loop
 from ._metrics import Euclidean, Metric
 from ._radii import Fixed, Radius
 from ._refresh import refresh
-from ._run import Phase
+from ._replay import generators_of
 from ._savers import RandomSubset, TopSamples
+from ._scaling import tell_of_skip
+from ._step import Phase
+from ._workers import refuse_flattened
 from .schedules import Predicate, plain
 
 
@@ -42,7 +48,8 @@ class SharpnessAware(torch.optim.Optimizer):
     BatchNorm statistics as they were.
 
     Args:
-        base: Any ``torch.optim.Optimizer``. ``opt.param_groups is base.param_groups``, so schedulers work on either.
+        base: Any ``torch.optim.Optimizer``; ``opt.param_groups is base.param_groups``, so schedulers work on either. Or a
+            list of them over disjoint parameters (Muon for matrices, AdamW for the rest): one norm, one perturbation.
         direction: Which vector to climb.
         metric: In which geometry.
         radius: How far.
@@ -51,9 +58,13 @@ class SharpnessAware(torch.optim.Optimizer):
         samples: Take the second gradient on the sharpest samples only.
         model: If given, BatchNorm running statistics follow the clean pass only (or the only pass of a one-pass
             method), and a DistributedDataParallel model can run the first pass without communication.
-        perturb: The parameters to perturb; default all. Others are still trained.
+        buffers: Which buffers of ``model`` the perturbed pass of a two-pass step must not move: ``"batchnorm"``,
+            ``"all"`` (spectral norms, codebooks, queues, ...), or a list of names as in ``model.named_buffers()``.
+        perturb: The parameters to perturb; default all. Others are still trained. Norm layers only:
+            ``perturb=[p for p in model.parameters() if p.ndim == 1]``.
         when: Predicate on the step; where it is false, a plain base step at one pass.
-        replay_rng: Both passes see the same random numbers (dropout masks).
+        replay_rng: Both passes see the same random numbers (dropout masks): torch's, Python's and NumPy's global
+            generators. A list of ``torch.Generator`` replays these as well.
         perturbation: ``"global"``, one for the whole batch, or ``"local"``, one for each worker and micro-batch.
         max_norm: Clip the combined gradient to this norm, just before the base step.
 
@@ -78,7 +89,7 @@ class SharpnessAware(torch.optim.Optimizer):
 
     def __init__(
         self,
-        base: torch.optim.Optimizer,
+        base: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         direction: Direction | None = None,
         metric: Metric | None = None,
@@ -87,15 +98,14 @@ class SharpnessAware(torch.optim.Optimizer):
         subset: RandomSubset | None = None,
         samples: TopSamples | None = None,
         model: nn.Module | None = None,
+        buffers: str | Sequence[str] = "batchnorm",
         perturb: Iterable[Tensor] | None = None,
         when: Predicate | None = None,
-        replay_rng: bool = True,
+        replay_rng: bool | Sequence[torch.Generator] = True,
         perturbation: str = "global",
         max_norm: float | None = None,
     ) -> None:
-        _checks.usable_base(base)
-        if isinstance(base, SharpnessAware):
-            raise ValueError(f"base is {type(base).__name__}, itself sharpness-aware: wrap its own base instead")
+        bases = Bases(base)
         parts = Parts(
             direction=Gradient() if direction is None else direction,
             metric=Euclidean() if metric is None else metric,
@@ -104,35 +114,41 @@ class SharpnessAware(torch.optim.Optimizer):
             subset=subset,
             samples=samples,
         )
-        parts.direction.check_base(base)
+        parts.direction.check_bases(bases)
         if model is not None and not isinstance(model, nn.Module):
             raise ValueError(f"model must be a torch.nn.Module, got {model!r}")
         if when is not None and not callable(when):
             raise ValueError(f"when must be a predicate on the step (lesam.schedules.every(k)), got {when!r}")
-        if not isinstance(replay_rng, bool):
-            raise ValueError(f"replay_rng must be True or False, got {replay_rng!r}")
         if perturbation not in ("global", "local"):
             raise ValueError(f'perturbation must be "global" or "local", got {perturbation!r}')
+        refuse_flattened(bases.parameters(), model)
         loop = Loop(
-            base=base,
+            bases=bases,
             parts=parts,
             model=model,
-            perturb=None if perturb is None else _checks.members(perturb, base),
+            perturb=None if perturb is None else _checks.members(perturb, bases),
             when=when,
-            replay_rng=replay_rng,
+            generators=generators_of(replay_rng),
+            keep_buffers=keeper(model, buffers),
             local=perturbation == "local",
             max_norm=None if max_norm is None else plain("max_norm", max_norm, open_low=True),
         )
         # Not Optimizer.__init__, which would copy the groups: ours are the base optimizer's own, always.
-        super().__setstate__({"_loop": loop, "defaults": dict(base.defaults)})
-        _checkpoint.set_step_count(base, _checkpoint.step_count(base))
+        super().__setstate__({"_loop": loop, "defaults": bases.defaults})
 
     # ------------------------------------------------------------------ what it is made of
 
     @property
+    def bases(self) -> tuple[torch.optim.Optimizer, ...]:
+        """The optimizers that take the steps."""
+        return self._loop.bases.all
+
+    @property
     def base(self) -> torch.optim.Optimizer:
-        """The optimizer that takes the steps."""
-        return self._loop.base
+        """The optimizer that takes the steps, where it is one."""
+        if not self._loop.bases.single:
+            raise AttributeError(f"this {type(self).__name__} has {len(self.bases)} bases: see opt.bases")
+        return self.bases[0]
 
     @property
     def parts(self) -> Parts:
@@ -141,27 +157,29 @@ class SharpnessAware(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The base optimizer's groups, the very same list."""
-        return self._loop.base.param_groups
+        """The base optimizer's groups, the very same list; of several bases, the same groups in a list made anew."""
+        return self._loop.bases.param_groups
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self._loop.base.param_groups = groups
+        self.base.param_groups = groups
 
     @property
     def state(self) -> Any:
         """The base optimizer's state, the very same dict; with the method's own buffers if it remembers any."""
         loop = self._loop
-        return State(loop.base, loop.memory) if loop.parts.direction.remembers else loop.base.state
+        if loop.parts.direction.remembers or not loop.bases.single:
+            return State(loop.bases, loop.memory)
+        return loop.bases.all[0].state
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._loop.base.state = state
+        self.base.state = state
 
     @property
     def last(self) -> Last:
         """What the last step saw, as 0-d tensors."""
-        return self._loop.run.last
+        return self._loop.history.last
 
     @property
     def perturbation(self) -> str:
@@ -171,12 +189,17 @@ class SharpnessAware(torch.optim.Optimizer):
     @property
     def replay_rng(self) -> bool:
         """Whether both passes see the same random numbers."""
-        return self._loop.replay_rng
+        return self._loop.generators is not None
 
     @property
     def steps(self) -> int:
         """Steps taken so far: what schedules and ``when`` are asked with."""
-        return self._loop.step
+        return self._loop.bases.steps
+
+    @property
+    def refresh_due(self) -> bool:
+        """Whether the coming step wants ``opt.refresh(closure)`` first, where no closure does it."""
+        return self._loop.due and self.parts.direction.refresh_due(self.steps)
 
     @property
     def passes(self) -> int:
@@ -203,25 +226,23 @@ class SharpnessAware(torch.optim.Optimizer):
                 closure: for :class:`TopSamples`.
         """
         loop = self._loop
-        loop.run.expect("step()", Phase.IDLE, Phase.READY)
+        loop.step.expect("step()", Phase.IDLE, Phase.READY)
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if loop.run.phase is Phase.READY:
+        if loop.step.phase is Phase.READY:
             loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
-            loop.take(scale, found_inf)
-            return loss
-        if sample_losses is not None:
+        elif sample_losses is not None:
             if closure is not None or ascent is not None:
                 raise ValueError("give either closure (and ascent) or sample_losses, not both")
             passes = SamplePasses(sample_losses, loop.parts.samples, self.zero_grad)
-            first, second = [passes.first], [passes.second]
-        elif closure is None:
-            return self._step_without_passes()
-        else:
+            loss = run_passes(loop, [passes.first], [passes.second])
+        elif closure is not None:
             _checks.no_sample_choice(loop)
             second = as_list("closure", closure)
-            first = second if ascent is None else as_list("ascent", ascent)
-        loss = run_passes(loop, first, second)
-        loop.take(scale, found_inf)
+            loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second)
+        else:
+            return self._step_without_passes()
+        if not loop.take(scale, found_inf, loss):
+            tell_of_skip(self.__dict__.get("step"))
         return loss
 
     def _step_without_passes(self) -> None:
@@ -233,7 +254,7 @@ class SharpnessAware(torch.optim.Optimizer):
             )
         for name in self._loop.parts.direction.remembers:
             self._loop.memory.allocate(name, self._loop.perturbable())
-        self.base.step()
+        self._loop.bases.step()
 
     # ------------------------------------------------------------------ without a closure
 
@@ -243,8 +264,7 @@ class SharpnessAware(torch.optim.Optimizer):
         Optional: after a bare ``backward()`` dropout is not replayed, and BatchNorm statistics cannot be undone.
         """
         _checks.no_sample_choice(self._loop)
-        self._loop.run.micro_batches = 1
-        return self._loop.first_pass(scaler, clear_consumed=True)
+        return self._loop.first_pass(scaler)
 
     def perturbed(self, scaler: Any = None) -> AbstractContextManager[None]:
         """Around the second (or only) backward, at ``w + eps``; leaves the combined gradient in ``.grad``.
@@ -253,68 +273,80 @@ class SharpnessAware(torch.optim.Optimizer):
             scaler: A ``torch.amp.GradScaler``, if the loss is scaled; then step with ``scaler.step(opt)``.
         """
         _checks.no_sample_choice(self._loop)
-        self._loop.run.micro_batches = 1
-        return self._loop.second_pass(scaler, clear_consumed=True)
+        return self._loop.second_pass(scaler)
 
     def refresh(self, closure: Closure | Sequence[Closure]) -> None:
         """Renew Eigen-SAM's eigenvector by power iteration with the closure's gradients, between steps."""
+        self._loop.step.expect("refresh()", Phase.IDLE)
         closures = as_list("closure", closure)
         refresh(self._loop, lambda: call(self._loop, closures))
         self._loop.memory.commit()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and drop a step that was prepared but not taken.
+        """Clear the gradients, and drop a step that was prepared but not taken."""
+        loop = self._loop
+        if loop.step.phase in (Phase.CLEANED, Phase.READY):
+            loop.abandon()
+        for base in self.bases:
+            base.zero_grad(set_to_none=set_to_none)
+        if loop.step.phase is Phase.IDLE and not set_to_none:
+            loop.history.used_up = UsedUp(loop.trainable())  # zeros, which the next pass may drop
 
-        In a pass that adds to gradients (LE-SAM+'s second, or one of several micro-batches) it keeps what is to be
-        added to.
-        """
-        run = self._loop.run
-        run.zeroed = True
-        if run.carry is not None:
-            if run.carry.touched():
-                raise RuntimeError(
-                    "zero_grad() was called after a backward in a pass that adds to the first gradient. Call it at the "
-                    "start of the pass only"
-                )
-            return
-        if run.phase in (Phase.CLEANED, Phase.READY):
-            self._loop.abandon()
-        run.consumed = None
-        self.base.zero_grad(set_to_none=set_to_none)
+    def __getattr__(self, name: str) -> Any:
+        """``train()`` and ``eval()``, exactly where a base has them (schedule-free optimizers)."""
+        bases = self.bases if name in ("train", "eval") and "_loop" in self.__dict__ else ()
+        if not any(hasattr(base, name) for base in bases):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def switch() -> None:
+            """Between the weights that are trained and those to evaluate or save."""
+            self._loop.step.expect(f"{name}()", Phase.IDLE, Phase.CLEAN, Phase.CLEANED, Phase.READY)
+            for base in bases:
+                getattr(base, name, lambda: None)()
+
+        return switch
 
     # ------------------------------------------------------------------ the rest of torch.optim's interface
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
+        if not self._loop.bases.single:
+            names = ", ".join(f"opt.bases[{i}] ({type(base).__name__})" for i, base in enumerate(self.bases))
+            raise ValueError(f"to which of the bases? Call add_param_group() of one of {names}")
+        steps = self.steps
         self.base.add_param_group(param_group)
         try:
-            _checks.real_parameters(self.base)
-            self.parts.direction.check_base(self.base)
+            self._loop.bases.refuse_groups()
+            self.parts.direction.check_bases(self._loop.bases)
         except ValueError:
             self.base.param_groups.pop()
             raise
-        _checkpoint.set_step_count(self.base, self.steps)
+        self._loop.bases.set_steps(steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in torch's standard layout: the base optimizer's, the method's own buffers and the step count."""
-        self._loop.run.expect("state_dict()", Phase.IDLE)
+        """The state after the last step taken, in torch's standard layout.
+
+        The base optimizer's, the method's own buffers and the step count. Not inside ``perturbed()``, where the model's
+        weights are not those of any step.
+        """
+        self._loop.step.expect("state_dict()", Phase.IDLE, Phase.CLEAN, Phase.CLEANED, Phase.READY)
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        saved = _checkpoint.save(self.base, self._loop.memory)
+        saved = _checkpoint.save(self._loop.bases, self._loop.memory)
         for after in self._optimizer_state_dict_post_hooks.values():
             changed = after(self, saved)
             saved = saved if changed is None else changed
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, or a state of the base optimizer alone."""
-        self._loop.run.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
+        """Load what :meth:`state_dict` gave, or a state of the base optimizer alone; a prepared step is dropped."""
+        self._loop.step.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
         state_dict = state_dict.copy()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        _checkpoint.load(state_dict, self.base, self._loop.memory)
-        self._loop.run.reset()
+        self._loop.abandon()
+        _checkpoint.load(state_dict, self._loop.bases, self._loop.memory)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -325,7 +357,7 @@ class SharpnessAware(torch.optim.Optimizer):
     def __repr__(self) -> str:
         parts = self.parts
         slots = [f"{name}={getattr(parts, name)!r}" for name in ("direction", "metric", "radius", "combine")]
-        return f"{type(self).__name__}({', '.join(slots)})\naround {self.base!r}"
+        return f"{type(self).__name__}({', '.join(slots)})\naround " + "\nand ".join(map(repr, self.bases))
 
 
 def _combiner(combine: object) -> Any:

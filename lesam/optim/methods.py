@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
 from .schedules import Scalar
 
-Base = torch.optim.Optimizer
+Base = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class SAM(SharpnessAware):
@@ -172,7 +173,7 @@ class SSAM(SharpnessAware):
         >>> opt = SSAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1))
 
     References:
-        Tan, Zhang, Liu, Gong: *Stabilizing Sharpness-aware Minimization through A Simple Renormalization Strategy*,
+        Tan, Zhang, Liu, Wang, Hao: *Stabilizing Sharpness-aware Minimization through A Simple Renormalization Strategy*,
         JMLR 2025.
     """
 
@@ -211,6 +212,7 @@ class MSAM(SharpnessAware):
     Args:
         base: An optimizer with momentum: SGD with ``momentum > 0``, or an Adam.
         rho: The radius; far larger than SAM's.
+        momentum: The name of the buffer in the base's state, where it is neither ``momentum_buffer`` nor ``exp_avg``.
         **options: Those of :class:`SharpnessAware`.
 
     Example:
@@ -220,8 +222,8 @@ class MSAM(SharpnessAware):
         Becker, Altrock, Risse: *Momentum-SAM: Sharpness Aware Minimization without Computational Overhead*, 2024.
     """
 
-    def __init__(self, base: Base, rho: Scalar = 3.0, **options: Any) -> None:
-        super().__init__(base, direction=Momentum(), radius=Fixed(rho), **options)
+    def __init__(self, base: Base, rho: Scalar = 3.0, momentum: str | None = None, **options: Any) -> None:
+        super().__init__(base, direction=Momentum(momentum), radius=Fixed(rho), **options)
 
 
 class S2SAM(SharpnessAware):

@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ def plain(name: str, value: object, low: float = 0.0, high: float = math.inf, *,
 
 def value_at(scalar: Scalar, step: int) -> float:
     """The value of a number or schedule at ``step``."""
-    return float(scalar(step)) if callable(scalar) else scalar
+    return float(scalar(step)) if callable(scalar) else float(scalar)
 
 
 def checked(name: str, value: object, low: float = 0.0, high: float = math.inf, *, open_low: bool = False) -> Scalar:
@@ -46,11 +47,23 @@ def checked(name: str, value: object, low: float = 0.0, high: float = math.inf, 
 
 def _number(name: str, value: object, low: float, high: float, open_low: bool, where: str = "") -> float:
     wanted = f"a number {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high < math.inf else "")
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_scalar(value):
         raise ValueError(f"{name} must be {wanted} or a schedule (step -> number){where}, got {value!r}")
-    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
+    number = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
         raise ValueError(f"{name} must be {wanted}{where}, got {value!r}")
-    return float(value)
+    return number
+
+
+def _is_scalar(value: object) -> bool:
+    """Whether ``value`` is one real number: Python's, NumPy's, or a tensor of no dimensions."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return False
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return isinstance(value, numbers.Real)
+    no_number = "bool" in str(dtype) or "complex" in str(dtype) or "meta" in str(getattr(value, "device", ""))
+    return getattr(value, "ndim", None) == 0 and not no_number
 
 
 @dataclass(frozen=True)
@@ -65,8 +78,6 @@ class Checked:
 
     def __call__(self, step: int) -> float:
         value = self.schedule(step)
-        if isinstance(value, torch.Tensor):
-            value = value.item()
         return _number(self.name, value, self.low, self.high, self.open_low, f" at step {step}")
 
 

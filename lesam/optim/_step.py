@@ -1,0 +1,103 @@
+"""One step under way: where it stands, what it has seen, and how it is undone.
+
+Frameworks wrap optimizers in proxies that forward attribute reads and keep attribute writes to themselves. Nothing on
+the optimizer is ever rebound for that reason; what changes hangs on the one :class:`Loop` that proxies share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ._buffers import Buffers
+from ._gradient_sum import PassGradients, UsedUp
+from ._last import Last, Seen
+from ._replay import RandomState
+from ._scaling import LossScale
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+
+class Phase(Enum):
+    """The stations of a step."""
+
+    IDLE = "between steps"
+    CLEAN = "inside clean()"
+    CLEANED = "after clean()"
+    PERTURBED = "inside perturbed()"
+    READY = "after perturbed(), before step()"
+
+
+@dataclass
+class Step:
+    """A step is a transaction: what is done to the model registers how it is undone in ``undo``.
+
+    Abandoning the step closes ``undo``; taking it drops ``undo``. What lasts for one pass only (moved weights, hooks,
+    replayed random numbers) is undone at the end of that pass, in either case.
+    """
+
+    number: int = 0  # steps taken before this one: what schedules are asked with
+    sharp: bool = True  # whether it is a sharpness-aware one (the option `when`)
+    chosen: list[Tensor] = field(default_factory=list)  # parameters that may be perturbed in it
+    phase: Phase = Phase.IDLE
+    undo: ExitStack = field(default_factory=ExitStack)
+    scale: LossScale = field(default_factory=LossScale)
+    random: RandomState | None = None  # before pass one
+    buffers: Buffers | None = None  # before pass one
+    gradients: PassGradients | None = None  # of the pass under way
+    pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
+    mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
+    truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
+    cost: float = 0.0  # passes spent, over all pairs
+    refresh_cost: float = 0.0
+    seen: dict[str, Seen] = field(default_factory=dict)  # for `opt.last`
+
+    def expect(self, what: str, *phases: Phase) -> None:
+        """Raise unless the step is in one of ``phases``."""
+        if self.phase not in phases:
+            raise RuntimeError(f"{what} was called {self.phase.value}; {_REMEDY[self.phase]}")
+
+
+@dataclass
+class History:
+    """What is known from earlier steps and need not be saved."""
+
+    last: Last = field(default_factory=lambda: Last({}))
+    fresh: bool = True  # no pass was made yet: looking at values, which waits for the device, is allowed once
+    used_up: UsedUp | None = None  # the gradient the last step stepped with
+    with_gradient: list[Tensor] = field(default_factory=list)  # parameters that had one in the last step
+
+
+_REMEDY = {
+    Phase.IDLE: "run the passes first",
+    Phase.CLEAN: "leave the `with opt.clean():` block first",
+    Phase.CLEANED: "the second pass is missing: `with opt.perturbed(): loss.backward()` comes next",
+    Phase.PERTURBED: "the weights are perturbed there: leave the `with opt.perturbed():` block first",
+    Phase.READY: "take the step with opt.step(), or drop it with opt.zero_grad()",
+}
+
+_open_passes = threading.local()
+
+
+@contextmanager
+def one_pass_at_a_time(loop: Loop) -> Iterator[None]:
+    """Refuse a backward inside that serves two optimizers in passes of their own: each would spend its whole budget."""
+    passes: list[Loop] = _open_passes.__dict__.setdefault("loops", [])
+    others = [(p, p.grad) for other in passes for p in other.trainable()]
+    passes.append(loop)
+    try:
+        yield
+    finally:
+        passes.remove(loop)
+    if any(p.grad is not grad for p, grad in others):
+        raise RuntimeError(
+            "two sharpness-aware optimizers were in a pass of the same backward: each perturbs by its own norm, and "
+            "together they spend the budget twice. Give one method both bases, lesam.LESAM([muon, adamw])"
+        )
