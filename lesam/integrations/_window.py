@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
-import torch
 from torch import nn
 
 from lesam.optim import SharpnessAware
-from lesam.optim._passes import RandomState
+from lesam.optim._replay import RandomState
 
 MicroBatch = TypeVar("MicroBatch")
 
@@ -92,7 +91,7 @@ class Window(Generic[MicroBatch]):
             return
         count = len(self._begun)
         if divided_by is not None and divided_by != count:
-            scale_gradients(self.optimizer, divided_by / count)
+            self.optimizer._loop.rescale(divided_by / count)
         self._pass.close()
         if self._two:
             self._second_pass(count)
@@ -115,7 +114,7 @@ class Window(Generic[MicroBatch]):
     def refresh(self, micro_batches: list[MicroBatch]) -> None:
         """Renew Eigen-SAM's eigenvector on these micro-batches if it is due; before the first one of a step."""
         opt = self.optimizer
-        if opt.passes < 2 or not opt.parts.direction.refresh_due(opt.steps):
+        if not opt.refresh_due:
             return
 
         def closure() -> None:
@@ -159,12 +158,3 @@ def synchronised(model: nn.Module, on: bool) -> Iterator[None]:
         yield
     finally:
         model.require_backward_grad_sync = before
-
-
-@torch.no_grad()
-def scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Multiply the ``.grad`` fields by ``factor``."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)

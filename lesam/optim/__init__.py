@@ -1,10 +1,11 @@
-"""The optimizers: one loop, its parts, and the twelve published methods. Depends on torch alone."""
+"""The optimizers: one loop, its parts, and the published methods. Depends on torch alone."""
 
 from . import schedules
 from ._combiners import Combiner, excess, gap, perturbed, renormalized
-from ._directions import Direction, Gradient, Momentum, Noise, Stale, TopEigenvector
+from ._directions import Direction, Gradient, Noise, TopEigenvector
 from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
+from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget, Radius
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware

@@ -14,6 +14,7 @@ from torch.optim import optimizer as torch_optimizer
 
 STEP = "lesam_step"
 
+
 class Bases:
     """The optimizers that take the steps: groups in order, one step of all.
 
@@ -88,7 +89,7 @@ class Bases:
             for base in self.all:
                 parameter = inspect.signature(type(base).step).parameters.get("closure")
                 if loss is not None and parameter is not None:
-                    base.step(_CleanLoss(base, loss))  # type: ignore[arg-type]
+                    base.step(_CleanLoss(base, loss))
                 elif parameter is not None and parameter.default is parameter.empty:
                     raise RuntimeError(_wants_the_loss(base))
                 else:
@@ -104,8 +105,8 @@ class Bases:
                 for key in ("rho", "sigma"):
                     if key in group and key not in base.defaults:
                         raise ValueError(
-                            f"group {index} of {type(base).__name__} has {key}={group[key]!r}, which nobody reads: give "
-                            f"{key}= to the method, and perturb= to choose the parameters that are perturbed"
+                            f"group {index} of {type(base).__name__} has {key}={group[key]!r}, which nobody reads: "
+                            f"give {key}= to the method, and perturb= to choose the parameters that are perturbed"
                         )
                 for parameter in group["params"]:
                     if seen.setdefault(id(parameter), base) is not base:

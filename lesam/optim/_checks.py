@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ._bases import Bases
-from ._gradient_sum import Leftover
+from ._leftovers import Leftover
 from ._step import Phase
 
 if TYPE_CHECKING:

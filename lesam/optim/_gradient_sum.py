@@ -8,13 +8,11 @@ backward changes the gradient, and :class:`Watch` sees it.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ._arithmetic import local
@@ -49,22 +47,37 @@ def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
     return taken
 
 
+def before_accumulation(memory: Memory, parameter: Tensor, hook: Any) -> Any:
+    """Call ``hook(grads)`` when a backward is about to write to ``parameter.grad``; ``autograd.grad`` calls it not.
+
+    Gradients of sharded parameters (DTensor) are not written by autograd, so there nothing is ever called.
+    """
+    if hasattr(parameter, "device_mesh"):
+        return _NeverCalled()
+    return memory.accumulator(parameter).register_prehook(hook)
+
+
+class _NeverCalled:
+    def remove(self) -> None:
+        """Nothing was registered."""
+
+
 class GradientSum:
     """What the backwards of a pass are to be added to, and the addition.
 
-    A hook adds the waiting tensor to a gradient at the moment it arrives, before autograd puts it into ``.grad``: one
-    addition a tensor and no further memory, and a reduction over workers that follows is one of the sum. Gradients
-    that come another way (FSDP2's, or assigned by hand) are added by :meth:`settle`.
+    A hook adds the waiting tensor to a gradient when autograd is about to put it into ``.grad``: one addition a tensor
+    and no further memory, and a reduction over workers that follows is one of the sum. Gradients that come another way
+    (FSDP2's, or assigned by hand) are added by :meth:`settle`.
 
     Example:
-        >>> w = torch.ones(2, requires_grad=True)
+        >>> w = torch.nn.Parameter(torch.ones(2))
         >>> w.grad = torch.tensor([1.0, 2.0])
         >>> total = GradientSum(Memory(), [w])
         >>> total.wait()
         >>> w.grad is None
         True
         >>> (3 * w).sum().backward()
-        >>> total.settle()
+        >>> _ = total.settle()
         >>> w.grad
         tensor([4., 5.])
     """
@@ -73,21 +86,24 @@ class GradientSum:
         self.memory, self.parameters = memory, parameters
         self.waiting: dict[Tensor, Tensor] = {}
         self.folded: set[Tensor] = set()
+        self.lost = False  # a sum was cleared or changed between two backwards of one closure
+        self.watch: Watch | None = None
         self._hooks: list[Any] = []
 
     def wait(self) -> None:
         """Empty the ``.grad`` fields: what is in them waits to be added to."""
         self.waiting = held(self.parameters)
         self.folded.clear()
-        self._hooks += [p.register_hook(partial(self._fold, p)) for p in self.waiting]  # type: ignore[no-untyped-call]
+        self._hooks += [before_accumulation(self.memory, p, partial(self._fold, p)) for p in self.waiting]
 
-    def _fold(self, parameter: Tensor, grad: Tensor) -> Tensor | None:
+    def _fold(self, parameter: Tensor, grads: tuple[Tensor, ...]) -> tuple[Tensor] | None:
         waiting = self.waiting.pop(parameter, None)
-        if waiting is None:  # a further backward of the same closure adds to ``.grad`` as usual
+        if waiting is None:  # a further backward of the same closure: autograd adds it to ``.grad`` as usual
+            self.lost |= parameter in self.folded and (self.watch is None or self.watch.touched(parameter))
             return None
         self.folded.add(parameter)
         with torch.no_grad():
-            return waiting.add_(grad)
+            return (waiting.add_(grads[0]),)
 
     def settle(self) -> bool:
         """Leave the sum in the ``.grad`` fields; returns whether all of it was folded in as gradients arrived."""
@@ -127,7 +143,7 @@ class Watch:
 
     def _queue(self, rounds: int) -> None:
         self._rounds = rounds
-        torch.autograd.Variable._execution_engine.queue_callback(self._ended)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._ended)
 
     def _ended(self) -> None:
         # Callbacks that reducers queue meanwhile come between one round and the next.
@@ -142,11 +158,16 @@ class Watch:
         grads = ((p, p.grad) for p in self.parameters)
         self._noted = {p: (grad, version(grad)) for p, grad in grads if grad is not None}
 
+    def touched(self, parameter: Tensor) -> bool:
+        """Whether the gradient of ``parameter`` is not what the last backward left."""
+        grad, noted = self._noted.get(parameter, (None, 0))
+        return parameter.grad is not grad or (grad is not None and version(grad) != noted)
+
     def written(self) -> bool:
         """Whether a gradient was changed in place (clipped, zeroed, unscaled)."""
         return any(p.grad is grad and version(grad) != noted for p, (grad, noted) in self._noted.items())
 
-    def replaced(self, among: set[Tensor]) -> bool:
+    def replaced(self, among: Collection[Tensor]) -> bool:
         """Whether a gradient of these parameters is another tensor by now, or gone."""
         return any(p in among and p.grad is not grad for p, (grad, _) in self._noted.items())
 
@@ -176,10 +197,12 @@ class PassGradients:
         self.sum.wait()
         if self.sum.waiting and self.watch is None:
             self.watch = Watch(self.parameters)
+        self.sum.watch = self.watch
 
     def settle(self) -> bool:
         """The sum in the ``.grad`` fields; returns whether all of it was added as gradients arrived."""
-        if self.watch is not None and (self.watch.written() or self.watch.replaced(self.sum.folded)):
+        changed = self.watch is not None and (self.watch.written() or self.watch.replaced(self.sum.folded))
+        if changed or self.sum.lost:
             raise RuntimeError(
                 "the gradients were changed after the backward (zeroed, clipped or replaced) in a pass that adds them "
                 "to others. Call opt.zero_grad() before the backward, not after it, and clip with max_norm="
@@ -205,103 +228,3 @@ class PassGradients:
         self.sum.close()
         if self.watch is not None:
             self.watch.close()
-
-
-class Leftover:
-    """Gradients that somebody left in ``.grad`` before a pass: harmless if the pass clears them, else a mistake.
-
-    They are taken away, so that the pass gives its own gradient in either case. In their place one tensor of zeros
-    tells whether the pass clears it before its backward.
-    """
-
-    def __init__(self, memory: Memory, parameters: list[Tensor]) -> None:
-        present = [p for p in parameters if p.grad is not None]
-        self.probe = min(present, key=torch.numel, default=None)
-        self._hooks: list[Any] = []
-        if self.probe is None:
-            return
-        space = memory.space("left over", present)
-        self.norm = space.norm(space.gradients()) if all(p.grad.layout is torch.strided for p in present) else None  # type: ignore[union-attr]
-        clear(present)
-        self.zeros = self.probe.grad = torch.zeros_like(self.probe, requires_grad=False)
-        self.version, self._kept, self._backwards = version(self.zeros), False, 0
-        self._hooks = [
-            self.probe.register_hook(self._arriving),  # type: ignore[no-untyped-call]
-            self.probe.register_post_accumulate_grad_hook(self._arrived),  # type: ignore[no-untyped-call]
-        ]
-
-    def _untouched(self) -> bool:
-        return self.probe is not None and self.probe.grad is self.zeros and version(self.zeros) == self.version
-
-    def _arriving(self, _: Tensor) -> None:
-        self._kept |= self._backwards == 0 and self._untouched()
-
-    def _arrived(self, _: Tensor) -> None:
-        self._backwards += 1
-
-    def was_added_to(self) -> bool:
-        """Whether the pass did not clear what was there, and it was not zero (asked only then: it waits for it)."""
-        if self.probe is None:
-            return False
-        sharded = hasattr(self.zeros, "device_mesh") and self.probe.grad is self.zeros
-        # FSDP2's gradients arrive at no hook; each backward writes once.
-        kept = self._kept or (sharded and version(self.zeros) - self.version <= self._backwards)
-        return kept and (self.norm is None or float(self.norm) != 0.0)
-
-    def close(self) -> None:
-        """Stop watching."""
-        while self._hooks:
-            self._hooks.pop().remove()
-
-
-class UsedUp:
-    """Remembers which gradient the last step used up, to tell it from a new one."""
-
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self.parameter = next((p for p in parameters if p.grad is not None), None)
-        grad = None if self.parameter is None else self.parameter.grad
-        self._grad = None if grad is None else weakref.ref(grad)
-        self._version = 0 if grad is None else version(grad)
-        self._added_to = False
-        self._hook: Any = None
-        if self.parameter is not None and dist.is_initialized():
-            # Reducers write gradients too, so there only the arrival of the next one tells what it is added to.
-            self._hook = self.parameter.register_hook(_weakly(self._arriving))  # type: ignore[no-untyped-call]
-
-    def _arriving(self, _: Tensor) -> None:
-        self._added_to |= self.unchanged()
-
-    def _there(self) -> Tensor | None:
-        grad = None if self.parameter is None else self.parameter.grad
-        return grad if grad is not None and self._grad is not None and grad is self._grad() else None
-
-    def unchanged(self) -> bool:
-        """Whether ``.grad`` is the used-up tensor, as the step left it."""
-        grad = self._there()
-        return grad is not None and version(grad) == self._version
-
-    def added_to(self) -> bool:
-        """Whether ``.grad`` is the used-up tensor, untouched or with one backward added to it."""
-        grad = self._there()
-        return self._added_to or (grad is not None and version(grad) - self._version <= 1)
-
-    def forget(self) -> None:
-        """Stop watching; nothing is there any more."""
-        self.parameter = None
-        if self._hook is not None:
-            self._hook.remove()
-
-    def __del__(self) -> None:
-        self.forget()
-
-
-def _weakly(method: Any) -> Any:
-    """A hook that does not keep its object alive."""
-    reference = weakref.WeakMethod(method)
-
-    def hook(grad: Tensor) -> None:
-        alive = reference()
-        if alive is not None:
-            alive(grad)
-
-    return hook

@@ -23,15 +23,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import _checks, _scaling
-from ._arithmetic import Space, Vector
+from ._arithmetic import Space
 from ._bases import Bases
 from ._buffers import Buffers
-from ._climb import Climb, Parts, climb
-from ._directions import Ascent
-from ._gradient_sum import Leftover, PassGradients, UsedUp, clear, held
-from ._last import Last, Seen
+from ._climb import Parts
+from ._gradient_sum import PassGradients, clear, held
+from ._last import Last
+from ._leftovers import Leftover, UsedUp
 from ._memory import Memory
 from ._mixing import Mixing, mixing
+from ._perturb import perturb
 from ._replay import RandomState
 from ._scaling import LossScale
 from ._step import History, Phase, Step, one_pass_at_a_time
@@ -168,6 +169,11 @@ class Loop:
         finally:
             gradients.close()
 
+    def rescale(self, factor: float) -> None:
+        """Multiply the gradients of the pass under way: a framework has divided its losses by another number."""
+        if self.step.gradients is not None:
+            self.step.gradients.rescale(factor)
+
     def _note_buffers(self, step: Step) -> Buffers | None:
         """The model's buffers as they are; the first of a step are what an abandoned step returns to."""
         now = None if self.keep_buffers is None else self.keep_buffers()
@@ -260,52 +266,10 @@ class Loop:
         if two:
             step.scale.unscale(first)
             mix.look(first)
-        skip = self._perturb(around, step, mix.needs_gradient) if step.sharp else None
+        skip = perturb(self, around, step, mix.needs_gradient) if step.sharp else None
         if two:
             mix.hand_over(first, count, skip)
         return skip
-
-    def _perturb(self, around: ExitStack, step: Step, keep_gradient: bool) -> Tensor | None:
-        """Climb; the weights come back when ``around`` is left.
-
-        Nothing here may outlive the call but numbers: a reference to ``g`` would keep it in memory over the next pass.
-        """
-        direction, memory, bases = self.parts.direction, self.memory, self.bases
-        members = [p for p in step.chosen if direction.takes_part(p, memory, bases)]
-        if len(members) < len(step.chosen):
-            direction.refuse_missing(step.chosen, bases)
-        if not members:
-            return None
-        space = memory.space("participants", members)
-        g: Vector | None = space.gradients() if direction.passes == 2 else None
-        g_norm = None if g is None else space.norm(g)
-        ascent = Ascent(step.number, space, memory, g, g_norm, bases)
-        climbed = climb(self.parts, ascent, keep_gradient or bool(direction.remembers))
-
-        space.copy_(memory.scratch("backup").vector(space), space.weights())
-        around.callback(self.restore, space)
-        self._climb(space, climbed, step.number)
-        direction.learn_before(ascent)
-        if self.history.fresh and g_norm is not None and not step.scale.given and self.parts.loss_scale_matters:
-            _scaling.refuse_unmentioned(float(g_norm))
-        values: dict[str, Seen | None] = {"grad_norm": g_norm, "slope": climbed.slope, "rho": climbed.rho}
-        step.seen.update({name: value for name, value in values.items() if value is not None})
-        step.seen.update(sigma=climbed.sigma, capped=climbed.capped)
-        return climbed.skip
-
-    def _climb(self, space: Space, climbed: Climb, seed: int) -> None:
-        """``w <- w + rho * eps_hat``; parameters that a base maximizes climb against their own descent."""
-        opposed = set() if climbed.downhill else self.bases.maximized()
-        u, coefficient = climbed.u, climbed.coefficient
-        if not opposed:
-            space.climb_(space.weights(), u, coefficient, climbed.skip, seed)
-        else:
-            for maximize in (False, True):
-                some = [p for p in space.parameters if (p in opposed) == maximize]
-                part = self.memory.space("maximized" if maximize else "minimized", some)
-                sign = -coefficient if maximize else coefficient
-                part.climb_(part.weights(), space.part(u, part), sign, climbed.skip, seed)
-        torch.clear_autocast_cache()  # an autocast around the whole step keeps low-precision copies of the weights
 
     @torch.no_grad()
     def restore(self, space: Space) -> None:
@@ -373,7 +337,7 @@ class Loop:
         self.history = History(
             last=Last({**step.seen, "cost": cost}, like=space.like),
             fresh=False,
-            used_up=UsedUp(space.parameters),
+            used_up=UsedUp(self.memory, space.parameters),
             with_gradient=space.parameters,
         )
         self.step = Step()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
 
 from ._arithmetic import Scratch, Space, Vector, copy_all_, local, sharded_like
 
@@ -28,6 +29,7 @@ class Memory:
         self._drafts: dict[str, dict[Tensor, Tensor]] = {}
         self._scratch: dict[str, Scratch] = {}
         self._spaces: dict[str, Space] = {}
+        self._accumulators: dict[Tensor, Node] = {}
         self._shapes: list[tuple[object, ...]] = []  # of the trainable parameters, as the work buffers know them
 
     # ------------------------------------------------------------------ spaces and work buffers
@@ -39,6 +41,7 @@ class Memory:
             self._shapes = shapes
             self._spaces.clear()
             self._scratch.clear()
+            self._accumulators.clear()
             self._follow(trainable)
         before = self._spaces.get("trainable"), self._spaces.get("perturbable")
         if before != (self.space("trainable", trainable), self.space("perturbable", perturbable)):
@@ -65,6 +68,12 @@ class Memory:
         if name not in self._scratch:
             self._scratch[name] = Scratch(self._spaces[covering])
         return self._scratch[name]
+
+    def accumulator(self, parameter: Tensor) -> Node:
+        """The node of the autograd graph that adds a gradient to ``parameter.grad``."""
+        if parameter not in self._accumulators:
+            self._accumulators[parameter] = get_gradient_edge(parameter).node
+        return self._accumulators[parameter]
 
     def holds(self, name: str, x: Vector) -> bool:
         """Whether ``x`` lies in the work buffer ``name``."""
@@ -150,7 +159,7 @@ class Memory:
 
     def __getstate__(self) -> dict[str, object]:
         """Work buffers hold copies of the weights and are never copied or pickled."""
-        return {**self.__dict__, "_drafts": {}, "_scratch": {}, "_spaces": {}, "_shapes": []}
+        return {**self.__dict__, "_drafts": {}, "_scratch": {}, "_spaces": {}, "_accumulators": {}, "_shapes": []}
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

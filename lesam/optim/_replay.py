@@ -74,7 +74,6 @@ def generators_of(replay_rng: object) -> tuple[torch.Generator, ...] | None:
     """The generators named by the option ``replay_rng`` beyond the global ones; None where nothing is replayed."""
     if isinstance(replay_rng, bool):
         return () if replay_rng else None
-    if isinstance(replay_rng, Sequence) and not isinstance(replay_rng, str):
-        if all(isinstance(generator, torch.Generator) for generator in replay_rng):
-            return tuple(replay_rng)
+    if isinstance(replay_rng, list | tuple) and all(isinstance(one, torch.Generator) for one in replay_rng):
+        return tuple(replay_rng)
     raise ValueError(f"replay_rng must be True, False or a list of torch.Generator, got {replay_rng!r}")

@@ -17,8 +17,8 @@ from ._climb import Parts
 from ._closures import Closure, SampleLosses, SamplePasses, as_list, call, call_for_hooks, run_passes
 from ._combiners import Combiner, Custom, perturbed
 from ._directions import Direction, Gradient
-from ._gradient_sum import UsedUp
 from ._last import Last
+from ._leftovers import UsedUp
 from ._loop import Loop
 from ._metrics import Euclidean, Metric
 from ._radii import Fixed, Radius
@@ -48,8 +48,8 @@ class SharpnessAware(torch.optim.Optimizer):
     BatchNorm statistics as they were.
 
     Args:
-        base: Any ``torch.optim.Optimizer``; ``opt.param_groups is base.param_groups``, so schedulers work on either. Or a
-            list of them over disjoint parameters (Muon for matrices, AdamW for the rest): one norm, one perturbation.
+        base: Any ``torch.optim.Optimizer``; ``opt.param_groups is base.param_groups``, so schedulers work on either. Or
+            a list of them over disjoint parameters (Muon for matrices, AdamW for the rest): one norm, one perturbation.
         direction: Which vector to climb.
         metric: In which geometry.
         radius: How far.
@@ -290,7 +290,7 @@ class SharpnessAware(torch.optim.Optimizer):
         for base in self.bases:
             base.zero_grad(set_to_none=set_to_none)
         if loop.step.phase is Phase.IDLE and not set_to_none:
-            loop.history.used_up = UsedUp(loop.trainable())  # zeros, which the next pass may drop
+            loop.history.used_up = UsedUp(loop.memory, loop.trainable())  # zeros, which the next pass may drop
 
     def __getattr__(self, name: str) -> Any:
         """``train()`` and ``eval()``, exactly where a base has them (schedule-free optimizers)."""

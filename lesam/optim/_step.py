@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ._buffers import Buffers
-from ._gradient_sum import PassGradients, UsedUp
+from ._gradient_sum import PassGradients
 from ._last import Last, Seen
+from ._leftovers import UsedUp
 from ._replay import RandomState
 from ._scaling import LossScale
 

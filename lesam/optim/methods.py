@@ -1,4 +1,4 @@
-"""The twelve published methods, each a name for a choice of parts."""
+"""The published methods, each a name for a choice of parts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ._combiners import excess, gap, renormalized
-from ._directions import Momentum, Noise, Stale, TopEigenvector
+from ._directions import Noise, TopEigenvector
 from ._metrics import Adaptive, DiagonalFisher
+from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
@@ -173,8 +174,8 @@ class SSAM(SharpnessAware):
         >>> opt = SSAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1))
 
     References:
-        Tan, Zhang, Liu, Wang, Hao: *Stabilizing Sharpness-aware Minimization through A Simple Renormalization Strategy*,
-        JMLR 2025.
+        Tan, Zhang, Liu, Wang, Hao: *Stabilizing Sharpness-aware Minimization through A Simple Renormalization
+        Strategy*, JMLR 2025.
     """
 
     def __init__(self, base: Base, rho: Scalar = 0.05, **options: Any) -> None:

@@ -170,7 +170,9 @@ def overflow_in_one_shard(case: Case, in_pass: int) -> dict[str, Any]:
         with around(scaler):
             scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
             if number == in_pass and dist.get_rank() == 1:
-                model[0].weight.grad.to_local()[0, 0] = float("inf")
+                grad = copy.deepcopy(model[0].weight.grad)
+                grad.to_local()[0, 0] = float("inf")
+                model[0].weight.grad = grad
     scaler.step(opt)
     scaler.update()
     return {"moved": not torch.equal(before, numbers(model)), "scale": scaler.get_scale(), "steps": opt.steps}
