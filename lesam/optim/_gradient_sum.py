@@ -15,13 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arithmetic import local
 from ._memory import Memory
-
-
-def version(grad: Tensor) -> int:
-    """How often ``grad`` was written to in place; FSDP2 writes to the local part of a DTensor."""
-    return local(grad)._version
 
 
 def clear(parameters: Iterable[Tensor]) -> None:
@@ -30,19 +24,22 @@ def clear(parameters: Iterable[Tensor]) -> None:
         parameter.grad = None
 
 
-def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-    """The gradients, out of the ``.grad`` fields and safe from the next backward.
+def owns_memory(grad: Tensor) -> bool:
+    """Whether ``grad`` is not a part of a larger tensor that somebody else writes to.
 
-    A gradient that is a part of a larger tensor belongs to somebody who may write to it again
-    (DistributedDataParallel's ``gradient_as_bucket_view``), so that one is copied. FSDP2's are parts as well, of a
-    tensor that is made anew in each backward.
+    DistributedDataParallel's ``gradient_as_bucket_view`` makes such parts. FSDP2's gradients are parts as well, but of
+    a tensor that is made anew in each backward.
     """
+    return hasattr(grad, "device_mesh") or grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
+
+
+def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    """The gradients, out of the ``.grad`` fields and safe from the next backward."""
     taken: dict[Tensor, Tensor] = {}
     for parameter in parameters:
         grad = parameter.grad
         if grad is not None:
-            own = hasattr(grad, "device_mesh") or grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
-            taken[parameter] = grad if own else grad.clone(memory_format=torch.preserve_format)
+            taken[parameter] = grad if owns_memory(grad) else grad.clone(memory_format=torch.preserve_format)
             parameter.grad = None
     return taken
 
@@ -127,13 +124,15 @@ class GradientSum:
 class Watch:
     """Sees whether gradients were written to, replaced or dropped after the last backward.
 
-    Versions count in-place writes, but DistributedDataParallel and FSDP2 write gradients themselves. Both are done when
-    a backward returns, so that is when the versions are noted: by a callback of the autograd engine.
+    Versions count in-place writes, but DistributedDataParallel writes gradients itself. It is done when a backward
+    returns, so that is when the versions are noted: by a callback of the autograd engine. Some writes move no version
+    (``p.grad.data.mul_()``, clipping a DTensor's): with ``look`` the values are noted as well, which waits for them.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, memory: Memory, parameters: Iterable[Tensor], look: bool) -> None:
+        self.memory, self.parameters, self.look = memory, list(parameters), look
         self._noted: dict[Tensor, tuple[Tensor, int]] = {}
+        self._norm: Tensor | None = None
         self._rounds = 0
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in self.parameters]  # type: ignore[no-untyped-call]
 
@@ -156,16 +155,28 @@ class Watch:
     def note(self) -> None:
         """What is in ``.grad`` now is as it should be."""
         grads = ((p, p.grad) for p in self.parameters)
-        self._noted = {p: (grad, version(grad)) for p, grad in grads if grad is not None}
+        self._noted = {p: (grad, grad._version) for p, grad in grads if grad is not None}
+        self._norm = self._norm_now() if self.look else None
+
+    @torch.no_grad()
+    def _norm_now(self) -> Tensor | None:
+        there = [p for p in self._noted if p.grad is not None and p.grad.layout is torch.strided]
+        space = self.memory.space("watched", there)
+        return space.norm(space.gradients()) if there else None
 
     def touched(self, parameter: Tensor) -> bool:
         """Whether the gradient of ``parameter`` is not what the last backward left."""
         grad, noted = self._noted.get(parameter, (None, 0))
-        return parameter.grad is not grad or (grad is not None and version(grad) != noted)
+        return parameter.grad is not grad or (grad is not None and grad._version != noted)
 
     def written(self) -> bool:
         """Whether a gradient was changed in place (clipped, zeroed, unscaled)."""
-        return any(p.grad is grad and version(grad) != noted for p, (grad, noted) in self._noted.items())
+        if any(p.grad is grad and grad._version != noted for p, (grad, noted) in self._noted.items()):
+            return True
+        if self._norm is None or any(p.grad is not grad for p, (grad, _) in self._noted.items()):
+            return False
+        now = self._norm_now()
+        return now is not None and not torch.equal(now.nan_to_num(), self._norm.nan_to_num())
 
     def replaced(self, among: Collection[Tensor]) -> bool:
         """Whether a gradient of these parameters is another tensor by now, or gone."""
@@ -185,18 +196,19 @@ class PassGradients:
         memory: Where work buffers come from.
         parameters: Those that can have a gradient.
         exact: Whether the gradient's length matters, so that clipping it in the pass is a mistake.
+        look: Whether values may be looked at, which waits for the device.
     """
 
-    def __init__(self, memory: Memory, parameters: list[Tensor], exact: bool) -> None:
-        self.parameters, self.exact = parameters, exact
+    def __init__(self, memory: Memory, parameters: list[Tensor], exact: bool, look: bool) -> None:
+        self.parameters, self.look = parameters, look
         self.sum = GradientSum(memory, parameters)
-        self.watch = Watch(parameters) if exact else None
+        self.watch = Watch(memory, parameters, look) if exact else None
 
     def wait(self) -> None:
         """What is in the ``.grad`` fields is to be added to by the coming backward."""
         self.sum.wait()
         if self.sum.waiting and self.watch is None:
-            self.watch = Watch(self.parameters)
+            self.watch = Watch(self.sum.memory, self.parameters, self.look)
         self.sum.watch = self.watch
 
     def settle(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._gradient_sum import before_accumulation, clear, version
+from ._gradient_sum import before_accumulation, clear, owns_memory
 from ._memory import Memory
 
 
@@ -24,41 +24,38 @@ class Leftover:
     def __init__(self, memory: Memory, parameters: list[Tensor]) -> None:
         present = [p for p in parameters if p.grad is not None]
         self.probe = min(present, key=torch.numel, default=None)
-        self._hooks: list[Any] = []
+        self._hook: Any = None
         if self.probe is None:
             return
         space = memory.space("left over", present)
         self.norm = space.norm(space.gradients()) if all(p.grad.layout is torch.strided for p in present) else None  # type: ignore[union-attr]
         clear(present)
         self.zeros = self.probe.grad = torch.zeros_like(self.probe, requires_grad=False)
-        self.version, self._kept, self._backwards = version(self.zeros), False, 0
-        self._hooks = [
-            before_accumulation(memory, self.probe, self._arriving),
-            self.probe.register_post_accumulate_grad_hook(self._arrived),  # type: ignore[no-untyped-call]
-        ]
-
-    def _untouched(self) -> bool:
-        return self.probe is not None and self.probe.grad is self.zeros and version(self.zeros) == self.version
+        self.version, self._kept, self._arrived = self.zeros._version, False, False
+        self._hook = before_accumulation(memory, self.probe, self._arriving)
 
     def _arriving(self, _: tuple[Tensor, ...]) -> None:
-        self._kept |= self._backwards == 0 and self._untouched()
+        if not self._arrived:
+            self._kept, self._arrived = self._in_place(), True
 
-    def _arrived(self, _: Tensor) -> None:
-        self._backwards += 1
+    def _in_place(self) -> bool:
+        grad = None if self.probe is None else self.probe.grad
+        # DistributedDataParallel may have moved the zeros into a bucket of its own.
+        moved = grad is not None and grad is not self.zeros and not owns_memory(grad)
+        return (grad is self.zeros or moved) and self.zeros._version == self.version
 
     def was_added_to(self) -> bool:
         """Whether the pass did not clear what was there, and it was not zero (asked only then: it waits for it)."""
         if self.probe is None:
             return False
-        sharded = hasattr(self.zeros, "device_mesh") and self.probe.grad is self.zeros
-        # FSDP2's gradients arrive at no hook; each backward writes once.
-        kept = self._kept or (sharded and version(self.zeros) - self.version <= self._backwards)
+        sharded = hasattr(self.probe, "device_mesh")  # whose gradients arrive at no hook, and leave the version alone
+        kept = self._in_place() if sharded else self._kept
         return kept and (self.norm is None or float(self.norm) != 0.0)
 
     def close(self) -> None:
         """Stop watching."""
-        while self._hooks:
-            self._hooks.pop().remove()
+        if self._hook is not None:
+            self._hook.remove()
 
 
 class UsedUp:
@@ -68,15 +65,19 @@ class UsedUp:
         self.parameter = next((p for p in parameters if p.grad is not None), None)
         grad = None if self.parameter is None else self.parameter.grad
         self._grad = None if grad is None else weakref.ref(grad)
-        self._version = 0 if grad is None else version(grad)
-        self._added_to = False
+        self._version = 0 if grad is None else grad._version
+        self._arrived = self._added_to = False
         self._hook: Any = None
         if self.parameter is not None and dist.is_initialized():
             # Reducers write gradients too, so there only the arrival of the next one tells what it is added to.
             self._hook = before_accumulation(memory, self.parameter, _weakly(self._arriving))
 
     def _arriving(self, _: tuple[Tensor, ...]) -> None:
-        self._added_to |= self.unchanged()
+        grad = None if self.parameter is None else self.parameter.grad
+        if not self._arrived and grad is not None:
+            # The parts of a bucket share one version, and move with it: only a look at the values tells.
+            self._added_to = self.unchanged() if owns_memory(grad) else bool((grad != 0).any())
+        self._arrived = True
 
     def _there(self) -> Tensor | None:
         grad = None if self.parameter is None else self.parameter.grad
@@ -85,12 +86,12 @@ class UsedUp:
     def unchanged(self) -> bool:
         """Whether ``.grad`` is the used-up tensor, as the step left it."""
         grad = self._there()
-        return grad is not None and version(grad) == self._version
+        return grad is not None and grad._version == self._version
 
     def added_to(self) -> bool:
         """Whether ``.grad`` is the used-up tensor, untouched or with one backward added to it."""
         grad = self._there()
-        return self._added_to or (grad is not None and version(grad) - self._version <= 1)
+        return self._added_to or (grad is not None and grad._version - self._version <= 1)
 
     def forget(self) -> None:
         """Stop watching; nothing is there any more."""

@@ -151,7 +151,8 @@ class Loop:
 
     def _gradients(self, around: ExitStack, step: Step, exact: bool) -> PassGradients:
         """Collects the gradients of a pass until ``around`` is left."""
-        step.gradients = PassGradients(self.memory, self.trainable(), exact)
+        look = self.history.fresh and not (step.phase is Phase.CLEANED and self.parts.radius.needs_slope)
+        step.gradients = PassGradients(self.memory, self.trainable(), exact, look)
         around.callback(setattr, step, "gradients", None)
         around.callback(step.gradients.close)
         return step.gradients
@@ -162,7 +163,7 @@ class Loop:
         if self.step.gradients is not None:
             yield self.step.gradients
             return
-        gradients = PassGradients(self.memory, self.trainable(), exact=False)
+        gradients = PassGradients(self.memory, self.trainable(), exact=False, look=False)
         try:
             yield gradients
             gradients.settle()

@@ -54,6 +54,12 @@ BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": lambda params: torch.optim.AdamW(params, lr=0.02, weight_decay=1e-2),
 }
 
+
+def sgd(model: nn.Module | None = None) -> torch.optim.SGD:
+    """SGD with momentum over a model, or over one of its own."""
+    return torch.optim.SGD((model or network()).parameters(), lr=0.05, momentum=0.9)
+
+
 every_method = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
 every_form = pytest.mark.parametrize("case", ONE_OF_EACH + FORMS, ids=str)
 every_base = pytest.mark.parametrize("base_name", BASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,19 @@ def step_once(
             opt.refresh(closure)
         else:
             calls = 2 * opt.parts.direction.iterations
+    if opt.passes == 2:
+        with opt.clean():
+            run_pass()
+    with opt.perturbed():
+        run_pass()
+    opt.step()
+
+
+def step_in_style(opt: lesam.SharpnessAware, run_pass: Callable[[], Any], style: str) -> None:
+    """One step with the same function for each pass."""
+    if style == "closure":
+        opt.step(run_pass)
+        return
     if opt.passes == 2:
         with opt.clean():
             run_pass()
