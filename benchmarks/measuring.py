@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 RESULTS = Path(__file__).parent / "results"
@@ -42,6 +44,7 @@ class Bytes:
     """Follows the bytes that torch's CPU allocator hands out inside: how many more there were at the worst moment."""
 
     def __enter__(self) -> Bytes:
+        gc.collect()  # what is left of earlier work would be freed inside
         self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
         self._profile.__enter__()
         return self
@@ -54,6 +57,38 @@ class Bytes:
         for _, size in moves:
             now += size
             self.peak = max(self.peak, now)
+
+
+class _Link(torch.autograd.Function):
+    """Passes a number along; its backward hands a ready-made gradient to one parameter."""
+
+    @staticmethod
+    def forward(ctx: Any, number: Tensor, parameter: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return number.clone()
+
+    @staticmethod
+    def backward(ctx: Any, passed: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        return passed, ctx.gradient.clone(memory_format=torch.preserve_format), None
+
+
+class Gradients:
+    """Stands in for a network: a backward that does nothing but deliver ready-made gradients.
+
+    They come through autograd as those of a layered network do, one parameter at a time, the last one first.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> None:
+        self.parameters = list(parameters)
+        self.ready = [torch.randn_like(p) * 1e-2 for p in parameters] if gradients is None else list(gradients)
+        self.start = torch.zeros(())
+
+    def loss(self) -> Tensor:
+        """The forward pass; the loss is zero."""
+        number = self.start
+        for parameter, gradient in zip(self.parameters, self.ready, strict=True):
+            number = _Link.apply(number, parameter, gradient)
+        return number
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

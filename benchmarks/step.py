@@ -2,9 +2,11 @@
 
     python benchmarks/step.py [--repeats N]
 
-Gradients are made up, so that only the optimizers' own work is seen. Counted: operations dispatched in one step,
-reads of a device value on the host, and the peak of extra memory. Timed, the two in turn so that a noisy machine
-favours neither: seconds outside the passes and the base step, as a ratio.
+The backward delivers ready-made gradients, so that only the optimizers' own work is seen. Counted: operations
+dispatched in one step, reads of a device value on the host, and the peak of extra memory, also with bfloat16 weights.
+Timed, all in turn so that a noisy machine favours none: seconds beyond the passes and the base step, as a ratio to the
+peer's; and for 1,000 small tensors, where the number of calls decides, seconds outside the passes beside a plain step
+of SGD.
 """
 
 from __future__ import annotations
@@ -17,133 +19,161 @@ from collections.abc import Callable
 import pytorch_optimizer
 import torch
 import torchvision
-from measuring import Bytes, Operations, report, table
+from measuring import Bytes, Gradients, Operations, report, table
 from torch import Tensor, nn
 
 import lesam
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "ResNet-18": lambda: torchvision.models.resnet18(num_classes=100),
-    "ViT-B/16": lambda: torchvision.models.vit_b_16(),
+Build = Callable[[], list[Tensor]]
+
+
+def network(build: Callable[[], nn.Module]) -> Build:
+    return lambda: list(build().parameters())
+
+
+def tensors(number: int, *shape: int, dtype: torch.dtype = torch.float32) -> Build:
+    return lambda: [nn.Parameter(torch.randn(*shape).to(dtype)) for _ in range(number)]
+
+
+MODELS: dict[str, Build] = {
+    "ResNet-18": network(lambda: torchvision.models.resnet18(num_classes=100)),
+    "ViT-B/16": network(lambda: torchvision.models.vit_b_16()),
 }
-METHODS = {"sam": 1.0, "lesam": 1.0, "lesamplus": 1.0, "gsam": 2.0}  # the copies of the parameters each may hold
+SMALL = "1,000 tensors of 16 x 16"
+BFLOAT16: dict[str, Build] = {
+    "one tensor of 64 MiB": tensors(1, 4096, 8192, dtype=torch.bfloat16),
+    SMALL: tensors(1000, 16, 16, dtype=torch.bfloat16),
+}
+#: the copies of the parameters each may hold
+METHODS = {"sam": 1.0, "lesam": 1.0, "lesamplus": 1.0, "gsam": 2.0}
+#: operations each may take; LE-SAM+ adds the gradients of its two passes, one addition a tensor on top of these
+OPERATIONS = {"sam": 15, "lesam": 22, "lesamplus": 28, "gsam": 35}
+#: with bfloat16 weights, whatever the number of tensors; and the copies of them, backup and room to round in included
+OPERATIONS_BFLOAT16 = 100
+COPIES_BFLOAT16 = {name: copies + 1.5 for name, copies in METHODS.items()}
 
 
-class Gradients:
-    """Stands in for a forward and backward: copies ready-made gradients in, as a backward would leave them."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.parameters = parameters
-        self.ready = [torch.randn_like(p) * 1e-2 for p in parameters]
-
-    def backward(self) -> None:
-        for parameter, gradient in zip(self.parameters, self.ready, strict=True):
-            if parameter.grad is None:
-                parameter.grad = gradient.clone(memory_format=torch.preserve_format)
-            else:
-                parameter.grad.add_(gradient)
+def allowed(name: str, number: int) -> int:
+    """Operations that one step on ``number`` tensors may take."""
+    return OPERATIONS[name] + (number if name == "lesamplus" else 0)
 
 
-def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-9, momentum=0.9, foreach=True)
+class Subject:
+    """An optimizer at work on parameters of its own: ``step`` is one whole step."""
 
+    def __init__(self, name: str, build: Build) -> None:
+        torch.manual_seed(0)
+        self.parameters = build()
+        self.gradients = Gradients(self.parameters)
+        self.inside = 0.0  # seconds spent in the passes of the last step
+        self.step = {"bare": self._bare, "sgd": self._sgd, "peer": self._peer}.get(name, lambda: self._ours(name))()
 
-def our_step(name: str, parameters: list[Tensor], gradients: Gradients) -> Callable[[], None]:
-    opt = lesam.METHODS[name](sgd(parameters))
-    loss = torch.zeros(())
-
-    def closure() -> Tensor:
+    def _pass(self, opt: torch.optim.Optimizer) -> Tensor:
+        start = time.perf_counter()
         opt.zero_grad()
-        gradients.backward()
+        loss = self.gradients.loss()
+        loss.backward()
+        self.inside += time.perf_counter() - start
         return loss
 
-    return lambda: opt.step(closure)
+    def _base(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters, lr=1e-9, momentum=0.9, foreach=True)
+
+    def _ours(self, name: str) -> Callable[[], None]:
+        opt = lesam.METHODS[name](self._base())
+        return lambda: opt.step(lambda: self._pass(opt))
+
+    def _peer(self) -> Callable[[], None]:
+        options = {"rho": 0.05, "lr": 1e-9, "momentum": 0.9, "foreach": True}
+        opt = pytorch_optimizer.SAM(self.parameters, torch.optim.SGD, **options)
+
+        def step() -> None:
+            self._pass(opt)
+            opt.first_step(zero_grad=True)
+            self._pass(opt)
+            opt.second_step(zero_grad=False)
+
+        return step
+
+    def _sgd(self) -> Callable[[], None]:
+        return self._bare(passes=1)
+
+    def _bare(self, passes: int = 2) -> Callable[[], None]:
+        """The passes and the base step alone: what every method has to do."""
+        opt = self._base()
+
+        def step() -> None:
+            for _ in range(passes):
+                self._pass(opt)
+            opt.step()
+
+        return step
+
+    def seconds(self) -> tuple[float, float]:
+        """One step: all of it, and its passes."""
+        self.inside, start = 0.0, time.perf_counter()
+        self.step()
+        return time.perf_counter() - start, self.inside
 
 
-def peer_step(parameters: list[Tensor], gradients: Gradients) -> Callable[[], None]:
-    opt = pytorch_optimizer.SAM(parameters, torch.optim.SGD, rho=0.05, lr=1e-9, momentum=0.9, foreach=True)
-
-    def step() -> None:
-        opt.zero_grad()
-        gradients.backward()
-        opt.first_step(zero_grad=True)
-        gradients.backward()
-        opt.second_step(zero_grad=False)
-
-    return step
+# ---------------------------------------------------------------------- counting
 
 
-def base_step(parameters: list[Tensor], gradients: Gradients, passes: int = 2) -> Callable[[], None]:
-    """The passes and the base step alone: what every method has to do."""
-    opt = sgd(parameters)
-
-    def step() -> None:
-        for _ in range(passes):
-            opt.zero_grad()
-            gradients.backward()
-        opt.step()
-
-    return step
-
-
-def parameters_of(build: Callable[[], nn.Module]) -> list[Tensor]:
-    torch.manual_seed(0)
-    return list(build().parameters())
-
-
-def count(build: Callable[[], nn.Module], name: str) -> dict[str, float]:
+def count(build: Build, name: str) -> dict[str, float]:
     """Operations, host reads and bytes of one step, beyond the passes and the base step."""
-    counted = {}
-    for label, make in (("bare", base_step), ("step", lambda p, g: our_step(name, p, g))):
-        parameters = parameters_of(build)
-        gradients = Gradients(parameters)
-        step = make(parameters, gradients)
-        step()  # buffers are allocated in the first step
-        with Operations() as operations:
-            step()
-        counted[label] = operations
-    parameters, twins = parameters_of(build), parameters_of(build)
-    step, bare = our_step(name, parameters, Gradients(parameters)), base_step(twins, Gradients(twins))
-    size = sum(p.numel() * p.element_size() for p in parameters)
-    with Bytes() as ours:
-        step(), step()
-    with Bytes() as theirs:
-        bare(), bare()
+    counted, peaks = {}, {}
+    for label in ("bare", name):
+        subject = Subject(label, build)
+        subject.step()  # buffers are allocated in the first step
+        with Operations() as counted[label]:
+            subject.step()
+        subject = Subject(label, build)
+        size = sum(p.numel() * p.element_size() for p in subject.parameters)
+        with Bytes() as followed:
+            subject.step(), subject.step()
+        peaks[label] = followed.peak
     return {
-        "operations": counted["step"].total - counted["bare"].total,
-        "host reads": counted["step"].host_reads,
-        "extra memory / parameters": (ours.peak - theirs.peak) / size,
+        "operations": counted[name].total - counted["bare"].total,
+        "host reads": counted[name].host_reads,
+        "extra memory / parameters": (peaks[name] - peaks["bare"]) / size,
     }
 
 
-def seconds(step: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
+def print_counts(title: str, counts: dict[str, dict[str, float]], operations: dict[str, int], copies: dict[str, float]):
+    rows = [
+        [
+            name,
+            f"{number['operations']:.0f} (<= {operations[name]})",
+            f"{number['host reads']:.0f} (0)",
+            f"{number['extra memory / parameters']:.3f} (<= {copies[name]})",
+        ]
+        for name, number in counts.items()
+    ]
+    print(table(title, ["method", "operations (target)", "host reads", "copies of the parameters"], rows))
 
 
-def race(build: Callable[[], nn.Module], repeats: int) -> dict[str, float]:
-    """Median seconds outside the passes and the base step, in turn."""
-    steps: dict[str, Callable[[], None]] = {}
-    for label in ("bare", "peer", *METHODS):
-        parameters = parameters_of(build)
-        gradients = Gradients(parameters)
-        if label == "bare":
-            steps[label] = base_step(parameters, gradients)
-        elif label == "peer":
-            steps[label] = peer_step(parameters, gradients)
-        else:
-            steps[label] = our_step(label, parameters, gradients)
-    taken: dict[str, list[float]] = {label: [] for label in steps}
+# ---------------------------------------------------------------------- timing
+
+
+def in_turn(build: Build, labels: list[str], repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of many steps and of the passes in them, each optimizer in turn."""
+    subjects = {label: Subject(label, build) for label in labels}
+    taken: dict[str, list[tuple[float, float]]] = {label: [] for label in labels}
     for turn in range(repeats + 2):
-        for label, step in steps.items():
-            elapsed = seconds(step)
+        for label, subject in subjects.items():
+            seconds = subject.seconds()
             if turn >= 2:
-                taken[label].append(elapsed)
+                taken[label].append(seconds)
+    return taken
+
+
+def race(build: Build, repeats: int) -> dict[str, float]:
+    """Seconds beyond two passes and the base step, as a ratio to the peer's."""
+    taken = in_turn(build, ["bare", "peer", *METHODS], repeats)
     # The quickest of many is what the work takes; the rest is what else the machine was doing.
-    quickest = {label: min(times) for label, times in taken.items()}
-    median = {label: statistics.median(times) for label, times in taken.items()}
-    overhead = {label: quickest[label] - quickest["bare"] for label in steps}
+    quickest = {label: min(total for total, _ in times) for label, times in taken.items()}
+    median = {label: statistics.median(total for total, _ in times) for label, times in taken.items()}
+    overhead = {label: quickest[label] - quickest["bare"] for label in taken}
     return {
         "peer (s)": overhead["peer"],
         **{f"{name} / peer": overhead[name] / overhead["peer"] for name in METHODS},
@@ -154,33 +184,55 @@ def race(build: Callable[[], nn.Module], repeats: int) -> dict[str, float]:
     }
 
 
+def race_on_small_tensors(repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds outside the passes, base step included; and how much longer the passes were than bare ones."""
+    taken = in_turn(tensors(1000, 16, 16), ["bare", "sgd", "peer", *METHODS], repeats)
+    inside = {label: min(passes for _, passes in times) for label, times in taken.items()}
+    return {
+        label: {
+            "outside the passes (s)": min(total - passes for total, passes in taken[label]),
+            "outside the passes (s), median": statistics.median(total - passes for total, passes in taken[label]),
+            "longer passes (s)": 0.0 if label == "sgd" else inside[label] - inside["bare"],
+        }
+        for label in ("sgd", "peer", *METHODS)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     arguments = parser.parse_args()
-    results = {}
+    results: dict[str, dict[str, dict[str, float]]] = {}
     for model, build in MODELS.items():
-        results[model] = {name: count(build, name) for name in METHODS}
-        results[model]["time"] = race(build, arguments.repeats)
-        rows = [
-            [
-                name,
-                *(f"{value:.3g}" for value in results[model][name].values()),
-                f"{results[model]['time'][f'{name} / peer']:.2f}",
-            ]
-            for name in METHODS
-        ]
-        print(
-            table(
-                f"{model}, beyond two passes and the base step",
-                ["method", "operations", "host reads", "extra memory", "time / peer"],
-                rows,
-            )
-        )
+        counts = {name: count(build, name) for name in METHODS}
+        times = race(build, arguments.repeats)
+        results[model] = {**counts, "time": times}
+        operations = {name: allowed(name, len(build())) for name in METHODS}
+        print_counts(f"{model}, beyond two passes and the base step", counts, operations, METHODS)
+        rows = [[name, f"{times[f'{name} / peer']:.2f} (<= 0.9)"] for name in METHODS]
+        print(table(f"{model}, seconds beyond the passes and the base step", ["method", "ratio to the peer"], rows))
+
+    results[SMALL] = race_on_small_tensors(arguments.repeats)
+    rows = [[name, *(f"{1000 * value:.2f}" for value in row.values())] for name, row in results[SMALL].items()]
+    heads = ["step of", "outside the passes", "median", "passes longer by"]
+    print(table(f"{SMALL}, milliseconds with the base step", heads, rows))
+
+    for model, build in BFLOAT16.items():
+        counts = {name: count(build, name) for name in METHODS}
+        results[f"bfloat16, {model}"] = counts
+        operations = {name: OPERATIONS_BFLOAT16 + allowed(name, len(build())) - OPERATIONS[name] for name in METHODS}
+        print_counts(f"bfloat16, {model}, beyond two passes and the base step", counts, operations, COPIES_BFLOAT16)
+
     report(
         "step",
         results,
-        targets={"operations": "<= 40", "host reads": "0", "extra memory": METHODS, "time / peer": "<= 0.9"},
+        targets={
+            "operations": {**OPERATIONS, "lesamplus, a tensor": 1},
+            "host reads": "0",
+            "extra memory": METHODS,
+            "time / peer": "<= 0.9",
+            "bfloat16": {"operations": OPERATIONS_BFLOAT16, "extra memory": COPIES_BFLOAT16},
+        },
     )
 
 

@@ -1,63 +1,23 @@
 """Arithmetic on whole models: every ``torch._foreach_*`` call of the library lives in this file.
 
 A *vector* is a model-sized quantity (weights, a gradient, an average), stored as lists of tensors, one list
-for each *kind*: tensors that share device, dtype and sharding can go through one multi-tensor kernel. No function
-here reads a value on the host, so a step queues its work on a GPU and never waits for it.
+for each *kind*: tensors that share device, dtype and sharding can go through one multi-tensor kernel. A complex tensor
+takes part as the real numbers it is made of, so lengths and inner products are those of ``R^2``: ``Re <x, y>``. No
+function here reads a value on the host, so a step queues its work on a GPU and never waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from ._chunks import COUNT, Chunk, Chunks, cut
+from ._kinds import HALF, Kind, local
+
 Vector = list[list[Tensor]]
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The part of ``tensor`` this process holds: the tensor itself, or a DTensor's shard (same storage)."""
-    # Asked by name, since importing torch.distributed.tensor only to test for DTensor doubles `import lesam`.
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
-
-
-def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """``tensor``, split up the way ``like`` is, if ``like`` is a DTensor and ``tensor`` is not."""
-    mesh: Any = getattr(like, "device_mesh", None)
-    if mesh is None or getattr(tensor, "device_mesh", None) is not None:
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What tensors must share to go through one multi-tensor kernel."""
-
-    device: torch.device
-    dtype: torch.dtype
-    shard_groups: tuple[Any, ...]  # process groups over which a tensor of this kind is split
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Kind:
-        """The kind of a parameter; a DTensor is split over the mesh dimensions whose placement is a shard."""
-        mesh: Any = getattr(tensor, "device_mesh", None)
-        if mesh is None:
-            return cls(tensor.device, tensor.dtype, ())
-        placements: Any = tensor.placements  # type: ignore[attr-defined]
-        groups = tuple(mesh.get_group(i) for i, placement in enumerate(placements) if placement.is_shard())
-        return cls(tensor.device, tensor.dtype, groups)
-
-    def total(self, partial: Tensor) -> Tensor:
-        """Sum over the processes that share the tensors of this kind."""
-        for group in self.shard_groups:
-            dist.all_reduce(partial, group=group)
-        return partial
 
 
 class Space:
@@ -83,6 +43,8 @@ class Space:
         self.scalar_dtype = torch.float64 if wide else torch.float32
         #: a 0-d tensor where such numbers live
         self.like = torch.zeros((), device=self.device, dtype=self.scalar_dtype)
+        self._complex = [parameter for parameter in self.parameters if parameter.is_complex()]
+        self._chunks: dict[Kind, Chunks] = {}
 
     # ------------------------------------------------------------------ making vectors
 
@@ -95,7 +57,31 @@ class Space:
 
     def gradients(self) -> Vector:
         """The ``.grad`` fields; every parameter of the space has one."""
+        for parameter in self._complex:
+            # autograd may leave a conjugate that is yet to be worked out, and of which there is no real view
+            if parameter.grad is not None and parameter.grad.is_conj():
+                parameter.grad = parameter.grad.resolve_conj()
         return self.vector([parameter.grad for parameter in self.parameters])  # type: ignore[misc]
+
+    def part(self, x: Vector, space: Space) -> Vector:
+        """The part of ``x``, a vector of this space, that belongs to the parameters of ``space``.
+
+        What is done to the part is done to ``x``. So parameters can be treated differently in one step, such as those
+        of a base optimizer that ascends.
+
+        Example:
+            >>> w, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0])
+            >>> both, bias = Space([w, b]), Space([b])
+            >>> bias.scale_(both.part(both.weights(), bias), -1.0)
+            >>> w, b
+            (tensor([1., 2.]), tensor([-3.]))
+        """
+        pairs = zip(self.order, x, strict=True)
+        own = {self.parameters[i]: t for order, tensors in pairs for i, t in zip(order, tensors, strict=True)}
+        missing = [tuple(parameter.shape) for parameter in space.parameters if parameter not in own]
+        if missing:
+            raise ValueError(f"a part can only be taken for parameters of the space, got others of shapes {missing}")
+        return [[own[space.parameters[index]] for index in indices] for indices in space.order]
 
     def scalar(self, value: float | Tensor) -> Tensor:
         """A 0-d tensor on the space's device, made without a copy from the host."""
@@ -107,7 +93,9 @@ class Space:
 
     def norm(self, x: Vector) -> Tensor:
         """``|x|``, one number over all tensors, groups, devices and shards."""
-        norms = [torch.stack(torch._foreach_norm(tensors, 2, dtype=self.scalar_dtype)) for tensors in x]
+        # The CPU widens a tensor before it sums its squares: half-precision ones go in by parts.
+        narrow = [cut(xs) if kind.dtype in HALF else xs for kind, xs in zip(self.kinds, x, strict=True)]
+        norms = [torch.stack(torch._foreach_norm(tensors, 2, dtype=self.scalar_dtype)) for tensors in narrow]
         if len(norms) == 1 and not self.kinds[0].shard_groups:
             total: Tensor = torch.linalg.vector_norm(norms[0])
             return total
@@ -117,9 +105,11 @@ class Space:
         """``<x, y>``; ``scratch`` is overwritten (a product of model size has to live somewhere)."""
         product, partial = scratch.vector(self), []
         for kind, xs, ys, products in zip(self.kinds, x, y, product, strict=True):
-            if kind.dtype == torch.float16:  # whose smallest number is larger than most products of two gradients
-                sums = [(a.float() * b.float()).sum() for a, b in zip(xs, ys, strict=True)]
-                partial.append(torch.stack(sums).sum())
+            if kind.dtype in HALF:
+                chunks = self._in_float32(kind, xs, ys, scratch.space)
+                sums = [chunk.left.mul_(chunk.right).sum() for chunk, _, _ in chunks]
+                nothing = torch.zeros((), device=kind.device, dtype=torch.float32)
+                partial.append(torch.stack(sums or [nothing]).sum(dtype=self.scalar_dtype))
                 continue
             flat = scratch.flat[kind]
             if len(self.parameters) < len(scratch.space.parameters):
@@ -150,48 +140,71 @@ class Space:
         """
         coefficient = self.scalar(coefficient)
         for kind, xs, ys in zip(self.kinds, x, y, strict=True):
-            # The CUDA kernel reads the coefficient as float32; the CPU kernel takes it as it is.
-            lr = coefficient.to(kind.device, None if kind.device.type == "cpu" else torch.float32)
-            dense = [_dense(a) for a in xs]
-            torch._fused_sgd_(
-                dense,
-                [_aligned(b, a) for a, b in zip(dense, ys, strict=True)],
-                [],
-                weight_decay=0.0,
-                momentum=0.0,
-                lr=lr,
-                dampening=0.0,
-                nesterov=False,
-                maximize=True,
-                is_first_step=False,
-                found_inf=None if skip is None else skip.to(kind.device, torch.float32),
-            )
-            for a, moved in zip(xs, dense, strict=True):
-                if moved is not a:
-                    a.copy_(moved)
+            _add_(kind, xs, ys, coefficient, skip)
 
-    def climb_(self, x: Vector, y: Vector, coefficient: Tensor, skip: Tensor, seed: int) -> None:
+    def climb_(
+        self, x: Vector, y: Vector, coefficient: Tensor, skip: Tensor, seed: int, within: Space | None = None
+    ) -> None:
         """``x <- x + coefficient * y`` like :meth:`add_`, with bfloat16 tensors rounded at random, up or down.
 
         A perturbation is far smaller than the distance between two bfloat16 numbers: rounded to the nearest, most
         weights would not move at all. Rounded up with the probability that makes the mean right, they move by what
-        was asked for on average, and so does the loss. Equal seeds give equal draws, on all workers.
+        was asked for on average, and so does the loss. A weight that would leave the range of bfloat16 stops at its
+        end. Equal seeds give equal draws, on all workers.
+
+        Args:
+            x: what is moved.
+            y: along which vector.
+            coefficient: how far, a 0-d tensor.
+            skip: a 0-d tensor; where it is 1, ``x`` stays as it is, bit for bit.
+            seed: of the draws.
+            within: a space that holds all parameters of this one. Its room to work in is used, which a space that is
+                made anew in each step would have to make anew.
         """
-        if all(kind.dtype != torch.bfloat16 for kind in self.kinds):
-            self.add_(x, y, coefficient, skip)
-            return
+        coefficient = self.scalar(coefficient)
         for kind, xs, ys in zip(self.kinds, x, y, strict=True):
-            if kind.dtype != torch.bfloat16:
-                Space(xs).add_([xs], [ys], coefficient, skip)
-                continue
-            generator = torch.Generator(kind.device).manual_seed(seed)
-            factor = coefficient.to(kind.device, torch.float32)
-            for a, b in zip(xs, ys, strict=True):
-                exact = torch.addcmul(a.float(), b.float(), factor)
-                draw = torch.randint(0, 1 << 16, a.shape, generator=generator, device=a.device, dtype=torch.int32)
-                # bfloat16 is the upper half of a float32: adding noise below and cutting off rounds at random.
-                rounded = ((exact.view(torch.int32) + draw) & -(1 << 16)).view(torch.float32)
-                a.copy_(torch.where(skip.to(kind.device) > 0, a.float(), rounded))
+            if kind.dtype == torch.bfloat16:
+                self._climb_at_random_(kind, xs, ys, coefficient, skip, seed, within or self)
+            else:
+                _add_(kind, xs, ys, coefficient, skip)
+
+    def _climb_at_random_(
+        self, kind: Kind, xs: list[Tensor], ys: list[Tensor], coefficient: Tensor, skip: Tensor, seed: int, room: Space
+    ) -> None:
+        factor, stay = coefficient.to(kind.device, torch.float32), skip.to(kind.device) > 0
+        generator, end = torch.Generator(kind.device), torch.finfo(torch.bfloat16).max
+        for chunk, parts, places in self._in_float32(kind, xs, ys, room):
+            exact = torch.addcmul(chunk.left, chunk.right, factor, out=chunk.right).clamp_(-end, end)
+            torch.where(stay, chunk.left, exact, out=chunk.left)
+            # bfloat16 is the upper half of a float32: adding noise below and cutting off rounds at random, and leaves
+            # alone what is a bfloat16 number already.
+            chunk.right_bits.random_(0, 1 << 16, generator=generator.manual_seed(COUNT * seed + chunk.number))
+            chunk.left_bits.add_(chunk.right_bits).bitwise_and_(-(1 << 16))
+            torch._foreach_copy_(parts, places)
+
+    def _in_float32(
+        self, kind: Kind, xs: list[Tensor], ys: list[Tensor], room: Space
+    ) -> Iterator[tuple[Chunk, list[Tensor], list[Tensor]]]:
+        """Work through half-precision tensors of one kind: ``xs`` on the left of a chunk, ``ys`` on its right.
+
+        Yields each chunk, the parts of ``xs`` that are in it, and their places on the left.
+        """
+        if kind not in room._chunks:
+            held = [room.parameters[index] for index in room.order[room.kinds.index(kind)]]
+            room._chunks[kind] = Chunks(held, [local(parameter) for parameter in held])
+        chunks, own = room._chunks[kind], [self.parameters[index] for index in self.order[self.kinds.index(kind)]]
+        x, y = (chunks.parts(dict(zip(own, tensors, strict=True))) for tensors in (xs, ys))
+        with chunks.room() as filled:
+            for chunk in filled:
+                pieces = [piece for piece in chunk.pieces if piece.parameter in x]
+                if not pieces:
+                    continue
+                if len(pieces) < len(chunk.pieces):
+                    torch._foreach_zero_([chunk.left, chunk.right])
+                parts, places = [x[piece.parameter][piece.part] for piece in pieces], [piece.left for piece in pieces]
+                torch._foreach_copy_(places, parts)
+                torch._foreach_copy_([p.right for p in pieces], [y[p.parameter][p.part] for p in pieces])
+                yield chunk, parts, places
 
     def scale_(self, x: Vector, factor: float | Tensor) -> None:
         """``x <- factor * x``."""
@@ -205,9 +218,11 @@ class Space:
 
     def magnitude_(self, x: Vector, y: Vector, offset: float) -> None:
         """``x <- |y| + offset`` on tensors with more than one dimension, ``x <- 1`` on the others."""
-        for xs, ys in zip(x, y, strict=True):
+        for indices, xs, ys in zip(self.order, x, y, strict=True):
             torch._foreach_copy_(xs, ys)
-            many, one = [t for t in xs if t.ndim > 1], [t for t in xs if t.ndim <= 1]
+            # By the parameter's own dimensions: the real view of a complex vector has two.
+            many = [t for index, t in zip(indices, xs, strict=True) if self.parameters[index].ndim > 1]
+            one = [t for index, t in zip(indices, xs, strict=True) if self.parameters[index].ndim <= 1]
             if many:
                 torch._foreach_abs_(many)
                 torch._foreach_add_(many, offset)
@@ -228,6 +243,29 @@ class Space:
         """``x <- x + weight * (y - x)`` with one weight for each parameter."""
         for indices, xs, ys in zip(self.order, x, y, strict=True):
             torch._foreach_lerp_(xs, ys, [weights[index] for index in indices])
+
+
+def _add_(kind: Kind, xs: list[Tensor], ys: list[Tensor], coefficient: Tensor, skip: Tensor | None) -> None:
+    """``x <- x + coefficient * y`` for tensors of one kind, by torch's fused SGD kernel."""
+    # The CUDA kernel reads the coefficient as float32; the CPU kernel takes it as it is.
+    lr = coefficient.to(kind.device, None if kind.device.type == "cpu" else torch.float32)
+    dense = [_dense(x) for x in xs]
+    torch._fused_sgd_(
+        dense,
+        [_aligned(y, x) for x, y in zip(dense, ys, strict=True)],
+        [],
+        weight_decay=0.0,
+        momentum=0.0,
+        lr=lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=True,
+        is_first_step=False,
+        found_inf=None if skip is None else skip.to(kind.device, torch.float32),
+    )
+    for x, moved in zip(xs, dense, strict=True):
+        if moved is not x:
+            x.copy_(moved)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -257,11 +295,12 @@ class Scratch:
         for kind, indices in zip(self.space.kinds, self.space.order, strict=True):
             parameters = [self.space.parameters[index] for index in indices]
             shards = [local(parameter) for parameter in parameters]
-            # Starting each view at a multiple of 64 elements keeps vectorised kernels on aligned addresses.
+            # Vectorised kernels want aligned addresses, 16 bytes at the least.
+            step = 8 if kind.dtype in HALF else 64
             starts, size = [], 0
             for shard in shards:
                 starts.append(size)
-                size += -(-shard.numel() // 64) * 64
+                size += -(-shard.numel() // step) * step
             flat = torch.zeros(size, device=kind.device, dtype=kind.dtype)
             for parameter, shard, start in zip(parameters, shards, starts, strict=True):
                 layout = torch.empty_like(shard, device="meta")
@@ -279,7 +318,8 @@ class Scratch:
 
 def clone_all(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies of loose tensors of any kind (BatchNorm's few buffers)."""
-    return list(torch._foreach_clone(list(tensors))) if tensors else []
+    # torch._foreach_clone came after torch 2.6; this one copies twice, in as few operations.
+    return list(torch.ops.aten._foreach_copy(list(tensors), list(tensors))) if tensors else []
 
 
 def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
-from ._arithmetic import Scratch, Space, Vector, copy_all_, local, sharded_like
+from ._arithmetic import Scratch, Space, Vector, copy_all_
+from ._kinds import local, sharded_like
 
 KNOWN = "_known"
 
