@@ -41,7 +41,10 @@ class Operations(TorchDispatchMode):
 
 
 class Bytes:
-    """Follows the bytes that torch's CPU allocator hands out inside: how many more there were at the worst moment."""
+    """Follows the bytes that torch's CPU allocator hands out inside.
+
+    ``peak`` is how many more there were at the worst moment, ``left`` how many more at the end.
+    """
 
     def __enter__(self) -> Bytes:
         gc.collect()  # what is left of earlier work would be freed inside
@@ -57,6 +60,7 @@ class Bytes:
         for _, size in moves:
             now += size
             self.peak = max(self.peak, now)
+        self.left = now
 
 
 class _Link(torch.autograd.Function):

@@ -138,9 +138,8 @@ def test_equal_seeds_draw_equally_and_the_random_stream_is_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
     one, other = drawn(3) > 1, drawn(4) > 1
     assert 0.4 < (one == other).double().mean() < 0.6
-    # nor do the chunks of one climb repeat each other
-    first, second = one[:1600], one[-1600:]
-    assert 0.4 < (first == second).double().mean() < 0.6
+    # nor does one climb repeat itself, chunk by chunk
+    assert max(float((one[lag:] == one[:-lag]).double().mean()) for lag in range(1, 4000)) < 0.6
 
 
 def test_every_layout_is_climbed_as_a_whole():
@@ -212,19 +211,21 @@ def test_a_dot_over_some_parameters_sees_nothing_of_the_others(dtype: torch.dtyp
     assert some.dot(some.vector(ones), some.vector(ones), scratch).item() == 50.0
 
 
-@pytest.mark.parametrize(("number_of_tensors", "shape"), [(1, (512, 1024)), (1000, (20, 20)), (1000, (10, 10))])
-def test_half_precision_costs_few_operations_and_little_memory(number_of_tensors: int, shape: tuple[int, ...]):
-    """What a whole step needs of this is in ``tests/setups/test_bfloat16.py``."""
-    w, y = ([torch.randn(shape).to(BFLOAT16) for _ in range(number_of_tensors)] for _ in range(2))
-    space = Space(w)
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16])
+@pytest.mark.parametrize(("number_of_tensors", "shape"), [(1, (512, 1024)), (1000, (10, 10))])
+def test_half_precision_costs_few_operations_and_little_memory(
+    dtype: torch.dtype, number_of_tensors: int, shape: tuple[int, ...]
+):
+    """What whole steps need is in ``tests/setups/test_bfloat16.py``."""
+    w, y = ([torch.randn(shape).to(dtype) for _ in range(number_of_tensors)] for _ in range(2))
+    space, size = Space(w), 2 * number_of_tensors * math.prod(shape)
     scratch = Scratch(space)
-    climb_(space, y)  # views are made once
-    size = 2 * number_of_tensors * math.prod(shape)
     for call, operations, copies in (
         (lambda: climb_(space, y, 0.01), 36, 1.36),
         (lambda: space.dot(space.vector(y), space.weights(), scratch), 20, 1.36),
         (lambda: space.norm(space.weights()), 5, 0.6),
     ):
+        call()  # views are made once
         with Operations() as counted:
             call()
         assert counted.total <= operations

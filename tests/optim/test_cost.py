@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import lesam
-from benchmarks.measuring import Bytes, Operations
+from benchmarks.measuring import Bytes, Gradients, Operations
 
 from .cases import Case, batches, closure_for, every_method, network
 
@@ -74,18 +74,15 @@ def test_copies_of_the_parameters(name: str, copies: int):
     peaks = {}
     for label in ("ours", "bare"):
         parameters = [nn.Parameter(torch.randn(256, 256)) for _ in range(12)]
-        ready = [torch.randn(256, 256) for _ in range(12)]
+        gradients = Gradients(parameters)
         base = torch.optim.SGD(parameters, lr=0.01, momentum=0.9, foreach=False)
         opt = lesam.METHODS[name](base) if label == "ours" else base
 
-        def closure(opt=opt, parameters=parameters, ready=ready) -> float:
+        def closure(opt=opt, gradients=gradients) -> Tensor:
             opt.zero_grad()
-            for parameter, gradient in zip(parameters, ready, strict=True):
-                if parameter.grad is None:
-                    parameter.grad = gradient.clone()
-                else:
-                    parameter.grad.add_(gradient)
-            return 0.0
+            loss = gradients.loss()
+            loss.backward()
+            return loss
 
         def bare(closure=closure, base=base) -> None:
             closure()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lesam
+from benchmarks.measuring import Bytes, Gradients, Operations
 
 from ..optim.cases import BASES, Case, batches, every_method, flat, network
 from ..optim.faults import bits, both_styles, same_bits, step_once
@@ -45,7 +49,7 @@ def test_bfloat16_weights_climb_as_far_as_asked(resnet18: tuple[list[Tensor], li
         """``L(w) = <g, w>``, summed in float64."""
         for p, gradient in zip(parameters, g, strict=True):
             p.backward(gradient)
-        moves = ((p.double() - old.double()) * v.double() for p, old, v in zip(parameters, w, g, strict=True))
+        moves = ((p.detach().double() - old.double()) * v.double() for p, old, v in zip(parameters, w, g, strict=True))
         return float(sum(move.sum() for move in moves))
 
     with torch.no_grad():
@@ -139,6 +143,98 @@ def test_weights_of_two_dtypes():
         torch.testing.assert_close(new, old + RHO / length * grad, rtol=1e-6, atol=1e-7)
     realised = sum(float((a.double() - b.double()).mul(c.double()).sum()) for a, b, c in zip(inside, w, g, strict=True))
     assert realised == pytest.approx(RHO * float(length), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["sam", "lesam"])
+def test_a_hundred_draws_rise_by_what_was_asked_on_average(name: str):
+    """Each weight's share of the perturbation is a tenth of the distance to the next bfloat16 number."""
+    generator = torch.Generator().manual_seed(0)
+    w, g = (torch.randn(100, 200, generator=generator).bfloat16() for _ in range(2))
+    parameter, length = nn.Parameter(w.clone()), g.double().norm()
+    options = {"rho": RHO} if name == "sam" else {"sigma": RHO * float(length), "rho_max": None}
+    opt = lesam.METHODS[name](torch.optim.SGD([parameter], lr=0.0), **options)
+    gradients, rises = Gradients([parameter], [g]), []
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = gradients.loss()
+        loss.backward()
+        rises.append(((parameter.detach().double() - w.double()) * g.double()).sum())
+        return loss
+
+    for _ in range(100):
+        opt.step(closure)
+    assert not any(rises[0::2])
+    assert len({float(rise) for rise in rises[1::2]}) == 100
+    assert float(torch.stack(rises[1::2]).mean()) == pytest.approx(RHO * float(length), rel=0.03)
+
+
+# ---------------------------------------------------------------------- what bfloat16 weights cost
+
+
+def steps(make: Callable, number: int, shape: tuple[int, ...]) -> tuple[Callable[[], None], Callable[[], None], int]:
+    """One step on bfloat16 weights, the same passes and base step without the method, and the weights' bytes."""
+
+    def step(wrap: Callable) -> tuple[Callable[[int], None], lesam.SharpnessAware]:
+        parameters = [nn.Parameter(torch.randn(shape).bfloat16()) for _ in range(number)]
+        gradients = Gradients(parameters)
+        opt = wrap(torch.optim.SGD(parameters, lr=0.01, momentum=0.9, foreach=True))
+
+        def closure() -> Tensor:
+            opt.zero_grad()
+            loss = gradients.loss()
+            loss.backward()
+            return loss
+
+        return closure, opt
+
+    (closure, opt), (bare, base) = step(make), step(lambda base: base)
+
+    def without() -> None:
+        for _ in range(opt.passes):
+            bare()
+        base.step()
+
+    return (lambda: opt.step(closure)), without, 2 * number * math.prod(shape)
+
+
+@every_method
+@pytest.mark.parametrize(("number", "shape"), [(1, (64, 64)), (7, (64, 64)), (1000, (4, 4))])
+def test_no_more_than_a_hundred_operations_whatever_the_number_of_tensors(
+    case: Case, number: int, shape: tuple[int, ...]
+):
+    own = {"every": 1000} if case.name == "eigensam" else {}  # refreshes are extra passes
+    ours, bare, _ = steps(lambda base: case.make(base, **own), number, shape)
+    for call in (ours, bare, ours, bare):
+        call()
+    with Operations() as counted:
+        ours()
+    with Operations() as without:
+        bare()
+    # LE-SAM+ may add the gradients of its two passes, one addition a tensor.
+    assert counted.total - without.total <= 100 + (number if case.name == "lesamplus" else 0)
+    assert counted.host_reads == 0
+
+
+@pytest.mark.parametrize("name", ["sam", "lesam"])
+@pytest.mark.parametrize(("number", "shape"), [(1, (1024, 2048)), (1000, (16, 16)), (1000, (10, 10))])
+def test_no_more_than_two_and_a_half_copies_of_bfloat16_weights(name: str, number: int, shape: tuple[int, ...]):
+    """At the peak, above parameters and gradients; and no more than the backup while a pass runs."""
+    parameters = [nn.Parameter(torch.randn(shape).bfloat16()) for _ in range(number)]
+    gradients, size = Gradients(parameters), 2 * number * math.prod(shape)
+    opt = lesam.METHODS[name](torch.optim.SGD(parameters, lr=0.01, foreach=False))
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = gradients.loss()
+        loss.backward()
+        return loss
+
+    with Bytes() as followed:
+        for _ in range(2):
+            opt.step(closure)
+    assert 2.0 * size <= followed.peak - size <= 2.5 * size
+    assert followed.left - size <= 1.1 * size
 
 
 # ---------------------------------------------------------------------- bfloat16 autocast
