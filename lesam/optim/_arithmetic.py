@@ -44,13 +44,15 @@ class Space:
         #: a 0-d tensor where such numbers live
         self.like = torch.zeros((), device=self.device, dtype=self.scalar_dtype)
         self._complex = [parameter for parameter in self.parameters if parameter.is_complex()]
+        self._plain = not self._complex and not any(hasattr(parameter, "to_local") for parameter in self.parameters)
         self._chunks: dict[Kind, Chunks] = {}
 
     # ------------------------------------------------------------------ making vectors
 
     def vector(self, tensors: Sequence[Tensor]) -> Vector:
         """``tensors`` (one per parameter, in order) as a vector of this space."""
-        return [[local(tensors[index]) for index in indices] for indices in self.order]
+        held = tensors if self._plain else [local(tensor) for tensor in tensors]
+        return [[held[index] for index in indices] for indices in self.order]
 
     def weights(self) -> Vector:
         return self.vector(self.parameters)
