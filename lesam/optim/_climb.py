@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._arithmetic import Vector
 from ._combiners import Combiner
-from ._directions import Ascent, Direction
+from ._directions import Ascent, Direction, given
 from ._metrics import Metric
 from ._radii import Radius
 from ._savers import RandomSubset, TopSamples
@@ -101,8 +101,7 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
         length = space.norm(u) if length is None else length
         space.multiply_(u, root)
     elif length is None:
-        length = ascent.g_norm if along_gradient else space.norm(u)
-    length = torch.as_tensor(length)
+        length = given(ascent.g_norm) if along_gradient else space.norm(u)
 
     if slope is None and along_gradient:
         slope = length  # <g, P g> / sqrt(g' P g)
@@ -112,7 +111,7 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)
     if parts.subset is not None and not parts.radius.needs_slope:
         rho = parts.subset.reach(rho)
-    coefficient = torch.as_tensor(rho / length if way.sign == 1.0 else -rho / length)
+    coefficient = (rho if way.sign == 1.0 else -rho) / length
     skip = not_finite(length)
     return Climb(
         u=u,

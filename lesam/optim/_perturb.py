@@ -51,13 +51,12 @@ def perturb(loop: Loop, around: ExitStack, step: Step, keep_gradient: bool) -> T
 def _climb(loop: Loop, space: Space, climbed: Climb, seed: int) -> None:
     """``w <- w + rho * eps_hat``; parameters that a base maximizes climb against their own descent."""
     opposed = set() if climbed.downhill else loop.bases.maximized()
-    u, coefficient = climbed.u, climbed.coefficient
+    u, coefficient, room = climbed.u, climbed.coefficient, loop.memory.scratch("backup").space
     if not opposed:
-        space.climb_(space.weights(), u, coefficient, climbed.skip, seed)
+        space.climb_(space.weights(), u, coefficient, climbed.skip, seed, within=room)
     else:
-        for maximize in (False, True):
-            some = [p for p in space.parameters if (p in opposed) == maximize]
-            part = loop.memory.space("maximized" if maximize else "minimized", some)
-            sign = -coefficient if maximize else coefficient
-            part.climb_(part.weights(), space.part(u, part), sign, climbed.skip, seed)
+        for role, sign in (("minimized", coefficient), ("maximized", -coefficient)):
+            some = [p for p in space.parameters if (p in opposed) == (role == "maximized")]
+            part = loop.memory.space(role, some)
+            part.climb_(part.weights(), space.part(u, part), sign, climbed.skip, seed, within=room)
     torch.clear_autocast_cache()  # an autocast around the whole step keeps low-precision copies of the weights

@@ -147,7 +147,7 @@ class SharpnessAware(torch.optim.Optimizer):
     def base(self) -> torch.optim.Optimizer:
         """The optimizer that takes the steps, where it is one."""
         if not self._loop.bases.single:
-            raise AttributeError(f"this {type(self).__name__} has {len(self.bases)} bases: see opt.bases")
+            raise AttributeError  # which asks __getattr__
         return self.bases[0]
 
     @property
@@ -296,7 +296,8 @@ class SharpnessAware(torch.optim.Optimizer):
         """``train()`` and ``eval()``, exactly where a base has them (schedule-free optimizers)."""
         bases = self.bases if name in ("train", "eval") and "_loop" in self.__dict__ else ()
         if not any(hasattr(base, name) for base in bases):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            hint = ": it has several bases, opt.bases" if name == "base" else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
         def switch() -> None:
             """Between the weights that are trained and those to evaluate or save."""

@@ -12,6 +12,7 @@ import pytest
 import pytorch_optimizer
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import lesam
 
@@ -401,8 +402,8 @@ def test_global_optimizer_hooks_fire_once_a_step_with_the_wrapper(style: str):
     opt = lesam.LESAM(sgd(model))
     seen: list[Any] = []
     handles = [
-        torch.optim.optimizer.register_optimizer_step_pre_hook(lambda o, *_: seen.append(("before", o))),
-        torch.optim.optimizer.register_optimizer_step_post_hook(lambda o, *_: seen.append(("after", o))),
+        register_optimizer_step_pre_hook(lambda o, *_: seen.append(("before", o))),
+        register_optimizer_step_post_hook(lambda o, *_: seen.append(("after", o))),
         opt.base.register_step_post_hook(lambda o, *_: seen.append(("own", o))),
     ]
     try:

@@ -102,6 +102,20 @@ def accumulated(name: str, tell_model: bool, perturbation: str, wrapping: dict[s
     return {"weights": numbers(model), "reductions": counter.reductions}
 
 
+def muon_and_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
+    matrices, others = ([p for p in model.parameters() if (p.ndim == 2) == wanted] for wanted in (True, False))
+    return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.02)]
+
+
+def several_bases(name: str) -> Tensor:
+    model = network()
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    opt = BY_NAME[name].make(muon_and_adamw(model), model=ddp)
+    for x, y in shared_batches():
+        opt.step(closure_for(opt, ddp, x, y))
+    return numbers(model)
+
+
 def plain_sgd() -> dict[str, Any]:
     model = network()
     ddp = DistributedDataParallel(model)
@@ -220,6 +234,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
         for perturbation in ("global", "local")
         for in_pass in (0, 1)
     },
+    **{f"several bases {name}": partial(several_bases, name) for name in ("lesam", "lesamplus", "friendlysam")},
     "local without model": local_without_model,
     "local with a static graph": local_with_a_static_graph,
     "local after a bare backward": local_after_a_bare_backward,
@@ -258,6 +273,15 @@ def test_the_model_need_not_be_given(outcomes: Any, name: str):
 def test_every_way_of_wrapping(outcomes: Any, wrapping: str, name: str):
     expected = alone(BY_NAME[name], make_model=Halves if wrapping == "unused" else network)
     assert_equal_to(expected, [result["weights"] for result in outcomes[f"{wrapping} {name}"]])
+
+
+@pytest.mark.parametrize("name", ["lesam", "lesamplus", "friendlysam"])
+def test_several_bases(outcomes: Any, name: str):
+    model = network()
+    opt = BY_NAME[name].make(muon_and_adamw(model))
+    for x, y in batches(STEPS):
+        opt.step(closure_for(opt, model, x, y))
+    assert_equal_to(numbers(model), outcomes[f"several bases {name}"])
 
 
 def test_clipping_is_of_the_combined_gradient(outcomes: Any):

@@ -37,10 +37,21 @@ BY_NAME = {
     "eigensam": Case("eigensam", {"rho": 0.1, "alpha": 0.3, "every": 100}),
 }
 CONVERGED = Case("eigensam", {"rho": 0.1, "alpha": 0.3, "every": 3, "iterations": 60})
+SEVERAL = ["lesam", "friendlysam"]
 REMEMBERING = ["friendlysam", "s2sam", "eigensam", "msam", "lesamplus"]
 HALF = STEPS // 2
 # flattened or not, sharded or gathered; torch cannot load its own SGD's state that is both flattened and gathered
 LAYOUTS = [(False, False), (True, False), (False, True)]
+
+
+def matrices_and_others(parameters: Any) -> list[torch.optim.Optimizer]:
+    matrices, others = [], []
+    for p in parameters:
+        (matrices if p.ndim == 2 else others).append(p)
+    return [torch.optim.SGD(matrices, lr=0.05, momentum=0.9), torch.optim.AdamW(others, lr=0.02)]
+
+
+MAKERS: dict[str, Callable[[Any], Any]] = {**BASES, "several": matrices_and_others}
 
 
 class Scaled(nn.Module):
@@ -79,7 +90,7 @@ def train(opt: Any, model: nn.Module, data: Any) -> None:
 def trained(case: Case, base_name: str = "sgd", shape: tuple[int, int] | None = None, **options: Any) -> dict[str, Any]:
     mesh = None if shape is None else init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     model = sharded(mesh)
-    opt = case.make(BASES[base_name](model.parameters()), model=model, **options)
+    opt = case.make(MAKERS[base_name](model.parameters()), model=model, **options)
     train(opt, model, shared_batches())
     return {"weights": numbers(model), "grad_norm": opt.last.grad_norm, "rho": opt.last.rho}
 
@@ -124,7 +135,7 @@ def resumed(case: Case, base_name: str, flatten: bool, full: bool) -> dict[str, 
     load = StateDictOptions(flatten_optimizer_state_dict=flatten, full_state_dict=full, broadcast_from_rank0=full)
     data = list(shared_batches())
     model = sharded()
-    opt = case.make(BASES[base_name](model.parameters()))
+    opt = case.make(MAKERS[base_name](model.parameters()))
     train(opt, model, data[:HALF])
     saved = copy.deepcopy(
         (get_model_state_dict(model, options=options), get_optimizer_state_dict(model, opt, options=options))
@@ -132,7 +143,7 @@ def resumed(case: Case, base_name: str, flatten: bool, full: bool) -> dict[str, 
     kept = copy.deepcopy(saved) if full and not flatten and dist.get_rank() == 0 else None  # loading shards it
     train(opt, model, data[HALF:])
     again = sharded()
-    opt_again = case.make(BASES[base_name](again.parameters()))
+    opt_again = case.make(MAKERS[base_name](again.parameters()))
     set_model_state_dict(again, saved[0], options=load)
     set_optimizer_state_dict(again, opt_again, saved[1], options=load)
     steps = opt_again.steps
@@ -204,6 +215,12 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
             for base_name in ("sgd", "adamw")
             for flatten, full in LAYOUTS
         },
+        **{
+            f"resumed {name} several {flatten} {full}": partial(resumed, BY_NAME[name], "several", flatten, full)
+            for name in SEVERAL
+            for flatten, full in LAYOUTS
+        },
+        **{f"several {name}": partial(trained, BY_NAME[name], "several") for name in SEVERAL},
         **{f"files {name}": partial(through_files, case, folder) for name, case in _checkpointed().items()},
         "local": local_is_refused,
         **{f"overflow {number}": partial(overflow_in_one_shard, BY_NAME["lesam"], number) for number in (0, 1)},
@@ -292,6 +309,22 @@ def test_a_resumed_run_continues_bit_for_bit(outcomes: Any, name: str, base_name
     for result in outcomes[f"resumed {name} {base_name} {flatten} {full}"]:
         assert result["steps"] == HALF
         assert torch.equal(result["straight"], result["resumed"])
+
+
+@pytest.mark.parametrize(("flatten", "full"), LAYOUTS, ids=["plain", "flat", "full"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_resumed_run_with_several_bases_continues_bit_for_bit(outcomes: Any, name: str, flatten: bool, full: bool):
+    for result in outcomes[f"resumed {name} several {flatten} {full}"]:
+        assert result["steps"] == HALF
+        assert torch.equal(result["straight"], result["resumed"])
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_bases_sharded_equal_unsharded(outcomes: Any, name: str):
+    model = network()
+    opt = BY_NAME[name].make(matrices_and_others(model.parameters()))
+    train(opt, model, batches(STEPS))
+    assert_equal_to(numbers(model), [result["weights"] for result in outcomes[f"several {name}"]])
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
