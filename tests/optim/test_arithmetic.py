@@ -235,6 +235,16 @@ def test_half_precision_costs_few_operations_and_little_memory(
         assert followed.peak <= copies * size
 
 
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16, torch.float32])
+def test_a_process_may_hold_nothing(dtype: torch.dtype):
+    """Shards of a parameter with fewer rows than there are processes are empty on some of them."""
+    w = [torch.zeros(0, 3, dtype=dtype)]
+    space = Space(w)
+    climb_(space, [torch.zeros_like(w[0])])
+    assert space.norm(space.weights()).item() == 0.0
+    assert space.dot(space.weights(), space.weights(), Scratch(space)).item() == 0.0
+
+
 # ---------------------------------------------------------------------- complex numbers
 
 
