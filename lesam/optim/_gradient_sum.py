@@ -8,13 +8,14 @@ backward changes the gradient, and :class:`Watch` sees it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._kinds import local
 from ._memory import Memory
 
 
@@ -42,6 +43,13 @@ def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
             taken[parameter] = grad if owns_memory(grad) else grad.clone(memory_format=torch.preserve_format)
             parameter.grad = None
     return taken
+
+
+@torch.no_grad()
+def own_norm(grads: Sequence[Tensor]) -> Tensor | None:
+    """The norm of what this process holds of some gradients: a look at the values that asks no other process."""
+    norms = [torch.linalg.vector_norm(local(grad).float()) for grad in grads if grad.layout is torch.strided]
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])) if norms else None
 
 
 def before_accumulation(memory: Memory, parameter: Tensor, hook: Any) -> Any:
@@ -129,8 +137,8 @@ class Watch:
     (``p.grad.data.mul_()``, clipping a DTensor's): with ``look`` the values are noted as well, which waits for them.
     """
 
-    def __init__(self, memory: Memory, parameters: Iterable[Tensor], look: bool) -> None:
-        self.memory, self.parameters, self.look = memory, list(parameters), look
+    def __init__(self, parameters: Iterable[Tensor], look: bool) -> None:
+        self.parameters, self.look = list(parameters), look
         self._noted: dict[Tensor, tuple[Tensor, int]] = {}
         self._norm: Tensor | None = None
         self._rounds = 0
@@ -158,11 +166,8 @@ class Watch:
         self._noted = {p: (grad, grad._version) for p, grad in grads if grad is not None}
         self._norm = self._norm_now() if self.look else None
 
-    @torch.no_grad()
     def _norm_now(self) -> Tensor | None:
-        there = [p for p in self._noted if p.grad is not None and p.grad.layout is torch.strided]
-        space = self.memory.space("watched", there)
-        return space.norm(space.gradients()) if there else None
+        return own_norm([p.grad for p in self._noted if p.grad is not None])
 
     def touched(self, parameter: Tensor) -> bool:
         """Whether the gradient of ``parameter`` is not what the last backward left."""
@@ -202,13 +207,13 @@ class PassGradients:
     def __init__(self, memory: Memory, parameters: list[Tensor], exact: bool, look: bool) -> None:
         self.parameters, self.look = parameters, look
         self.sum = GradientSum(memory, parameters)
-        self.watch = Watch(memory, parameters, look) if exact else None
+        self.watch = Watch(parameters, look) if exact else None
 
     def wait(self) -> None:
         """What is in the ``.grad`` fields is to be added to by the coming backward."""
         self.sum.wait()
         if self.sum.waiting and self.watch is None:
-            self.watch = Watch(self.sum.memory, self.parameters, self.look)
+            self.watch = Watch(self.parameters, self.look)
         self.sum.watch = self.watch
 
     def settle(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._gradient_sum import before_accumulation, clear, owns_memory
+from ._gradient_sum import before_accumulation, clear, own_norm, owns_memory
 from ._memory import Memory
 
 
@@ -27,8 +27,7 @@ class Leftover:
         self._hook: Any = None
         if self.probe is None:
             return
-        space = memory.space("left over", present)
-        self.norm = space.norm(space.gradients()) if all(p.grad.layout is torch.strided for p in present) else None  # type: ignore[union-attr]
+        self.norm = own_norm([p.grad for p in present if p.grad is not None])
         clear(present)
         self.zeros = self.probe.grad = torch.zeros_like(self.probe, requires_grad=False)
         self.version, self._kept, self._arrived = self.zeros._version, False, False
