@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
+# The oldest torch that lesam.optim supports; pyproject.toml names the same, and a test compares them.
+OLDEST_TORCH := 2.6.0
 # Two test processes of one thread each are faster than one of two, and do not fight over the cores.
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -35,8 +37,9 @@ format: $(VENV)/.all ## bring the code into shape
 benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch
-	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) tests/optim lesam/optim
+test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework
+	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \
+		tests/optim tests/reference tests/setups lesam/optim $(PYTEST)
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
@@ -53,8 +56,8 @@ $(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
 	$(PIP) --editable ".[flatness,lab,lightning,transformers,dev]"
 	touch $@ $(VENV)/.lab
 
-$(VENV)-oldest/.done: pyproject.toml
+$(VENV)-oldest/.done: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet torch==2.13.0 numpy pytest pytest-xdist pytest-timeout hypothesis
+	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy pytest pytest-xdist pytest-timeout hypothesis
 	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@

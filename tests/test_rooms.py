@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,11 @@ def test_importing_lesam_brings_torch_alone():
 def test_the_multi_tensor_kernels_live_in_one_file():
     users = {file.name for file in PACKAGE.joinpath("optim").rglob("*.py") if "torch._foreach_" in file.read_text()}
     assert users == {"_arithmetic.py"}
+
+
+def test_the_oldest_torch_that_is_allowed_is_the_one_that_is_tested():
+    root = PACKAGE.parent
+    tested = re.search(r"^OLDEST_TORCH := (.+)$", (root / "Makefile").read_text(), re.MULTILINE)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert tested is not None
+    assert [f"torch>={tested[1].removesuffix('.0')}"] == project["dependencies"]

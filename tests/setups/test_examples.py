@@ -11,11 +11,18 @@ import pytest
 
 from tests.integrations.processes import run_command
 
+from .. import needs
 from .processes import one_at_a_time
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+BEYOND = {"fsdp2": [needs.fsdp2_on_cpu]}
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+every_script_with_its_needs = pytest.mark.parametrize(
+    "script",
+    [pytest.param(script, marks=[needs.imports_of(script), *BEYOND.get(script.stem, [])]) for script in SCRIPTS],
+    ids=[script.stem for script in SCRIPTS],
+)
 
 pytestmark = [
     one_at_a_time,
@@ -29,7 +36,7 @@ def run(*command: str, folder: Path, timeout: float = 200.0) -> str:
     return run_command(command, folder, environment, limit=timeout)
 
 
-@every_script
+@every_script_with_its_needs
 def test_example(script: Path, tmp_path: Path):
     assert run(sys.executable, str(script), folder=tmp_path).strip(), "an example says what it found"
 

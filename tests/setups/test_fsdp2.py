@@ -25,11 +25,12 @@ from torch.distributed.fsdp import fully_shard
 
 import lesam
 
+from .. import needs
 from ..optim.cases import BASES, ONE_OF_EACH, Case, batches, closure_for
 from .processes import one_at_a_time, together
 from .sharing import STEPS, alone, assert_equal_to, micro, numbers, share, shared_batches
 
-pytestmark = one_at_a_time
+pytestmark = [one_at_a_time, needs.fsdp2_on_cpu]
 
 BY_NAME = {
     **{str(case): case for case in ONE_OF_EACH},
@@ -273,6 +274,7 @@ def test_clipping_uses_the_norm_of_all_shards(outcomes: Any):
     assert_equal_to(expected, [result["weights"] for result in outcomes["clipped"]])
 
 
+@needs.hybrid_sharding_on_cpu
 @pytest.mark.parametrize("mesh", ["replicated", "mesh"])
 def test_hybrid_sharding(outcomes: Any, mesh: str):
     expected = alone(BY_NAME["lesam"], make_model=network)

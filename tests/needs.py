@@ -1,0 +1,33 @@
+"""What a test needs beyond the oldest supported torch on its own, each with the reason why it is skipped there."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def torch_from(version: str, reason: str) -> pytest.MarkDecorator:
+    """Skip on a torch older than ``version``."""
+    older = torch.torch_version.TorchVersion(torch.__version__) < version
+    return pytest.mark.skipif(older, reason=f"torch {torch.__version__}, before {version}: {reason}")
+
+
+def imports_of(script: Path) -> pytest.MarkDecorator:
+    """Skip where a package that ``script`` imports is not installed."""
+    nodes = list(ast.walk(ast.parse(script.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    packages = {name.partition(".")[0] for name in names}
+    missing = sorted(name for name in packages if importlib.util.find_spec(name) is None)
+    return pytest.mark.skipif(bool(missing), reason=f"{script.name} needs {', '.join(missing)}")
+
+
+#: torch's own FSDP2 on processors without streams: `Stream.record_event` is missing, and layers wrapped one by one fail
+#: in backward ("modified by an inplace operation") with any optimizer.
+fsdp2_on_cpu = torch_from("2.7", "its FSDP2 does not train on CPU, with any optimizer")
+#: 2.7 stops at an assertion of its own on an event that CPU streams do not give; seen to work in 2.15.
+hybrid_sharding_on_cpu = torch_from("2.15", "hybrid sharding on CPU may stop at an assertion of torch's own")
