@@ -69,17 +69,14 @@ class Momentum(Direction):
         stepped = [p for p in missing if bases.state_of(p)]
         if not stepped and (len(missing) < len(parameters) or any(base.state for base in bases.all)):
             return  # the base has not seen a gradient of these yet
-        there = dict.fromkeys(key for p in missing for key, value in bases.state_of(p).items() if _fits(value, p))
+        there = dict.fromkeys(key for p in parameters for key, value in bases.state_of(p).items() if _fits(value, p))
         wanted = " or ".join(self.NAMES if self.name is None else (self.name,))
         names = ", ".join(type(base).__name__ for base in bases.all)
+        kept = f"It keeps {', '.join(there)}: name one that all have" if there else "It keeps none: use another base"
         raise RuntimeError(
-            f"{names} has taken a step and keeps no buffer {wanted}, so nothing would be perturbed. "
-            + (
-                f"It keeps {', '.join(there)}: name one, "
-                if there
-                else "It keeps none: choose another base, or name it, "
-            )
-            + f'MSAM(base, momentum="{next(iter(there), "...")}")'
+            f"{names} has taken a step and keeps no buffer {wanted} for a parameter of shape "
+            f"{tuple((stepped or missing)[0].shape)}, which would not be perturbed. {kept}, "
+            f'MSAM(base, momentum="{next(iter(there), "...")}")'
         )
 
     def vector(self, ascent: Ascent) -> Way:

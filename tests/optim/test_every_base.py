@@ -78,6 +78,18 @@ def refuses_dense_gradients(cls: type) -> bool:
     return not recipe(name_of(cls)).can_step()
 
 
+def keeps_momentum_in_the_gradient(cls: type) -> bool:
+    """It steps with a momentum, has no buffer for it, and changes .grad."""
+    way = recipe(name_of(cls))
+    model = way.network()
+    base = way.build(model)
+    loss_at(model, 0).backward()
+    before = [p.grad.clone() for p in model.parameters()]
+    base.step()
+    changed = any(not torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), before, strict=True))
+    return changed and "momentum" in base.defaults and not buffers(base)
+
+
 #: Those that cannot be a base: why, how that is seen on the bare optimizer, and their names.
 CANNOT: dict[str, tuple[Callable[[type], bool], tuple[str, ...]]] = {
     "It takes gradients at other weights within its own step, so it needs a closure that runs backward.": (
@@ -107,6 +119,10 @@ CANNOT: dict[str, tuple[Callable[[type], bool], tuple[str, ...]]] = {
     "It takes sparse gradients only, and a perturbation needs dense ones.": (
         refuses_dense_gradients,
         ("torch.optim.SparseAdam",),
+    ),
+    "It keeps its momentum in .grad, which every pass clears.": (
+        keeps_momentum_in_the_gradient,
+        ("pytorch_optimizer.SCIONLight",),
     ),
 }
 REFUSED = {name: is_so for is_so, names in CANNOT.values() for name in names}
