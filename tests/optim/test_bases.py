@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -34,6 +33,12 @@ from .cases import (
 from .faults import both_styles, model_bits, same_bits, step_once
 
 SHARED = network()
+
+
+@pytest.fixture
+def pytorch_optimizer() -> Any:
+    """A peer that has what torch's own optimizers do not; absent beside the oldest torch."""
+    return pytest.importorskip("pytorch_optimizer")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_a_maximized_group_climbs_against_its_own_descent():
     opt.step()
 
 
-def test_maximize_as_an_attribute_of_the_base():
+def test_maximize_as_an_attribute_of_the_base(pytorch_optimizer: Any):
     model, mirror = network(), network()
     opt = lesam.LESAM(pytorch_optimizer.Lion(model.parameters(), lr=0.01), sigma=0.1)
     other = lesam.LESAM(pytorch_optimizer.Lion(mirror.parameters(), lr=0.01, maximize=True), sigma=0.1)
@@ -214,9 +219,9 @@ def test_the_groups_of_several_bases_are_the_same_objects():
     assert [id(group) for group in opt.param_groups] == [id(group) for base in bases for group in base.param_groups]
     with pytest.raises(AttributeError, match=r"opt\.bases"):
         _ = opt.base
-    with pytest.raises(ValueError, match=r"bases\[0\] \(Muon\)"):
+    with pytest.raises(ValueError, match=r"bases\[1\] \(AdamW\)"):
         opt.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
-    assert "Muon" in repr(opt)
+    assert type(bases[0]).__name__ in repr(opt)
     assert "AdamW" in repr(opt)
 
 
@@ -268,7 +273,7 @@ def test_several_bases_refuse_a_state_dict_of_another_number_of_groups():
         opt.load_state_dict(lesam.SAM(sgd(model)).state_dict())
 
 
-def test_foreign_entries_of_several_bases_are_kept_apart():
+def test_foreign_entries_of_several_bases_are_kept_apart(pytorch_optimizer: Any):
     """MADGRAD counts its steps under state["k"], and so does the other one."""
     data = list(batches(6))
 
@@ -370,10 +375,12 @@ def test_a_base_that_wants_the_loss_gets_the_clean_one(calls: str):
     torch.testing.assert_close(flat(weights(model)), flat(weights(twin)), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("base", [Polyak, lambda params: pytorch_optimizer.AliG(params, max_lr=0.1)])
-def test_a_base_that_wants_the_loss_is_refused_where_there_is_none(base: Callable[..., Any]):
+@pytest.mark.parametrize("peer", [False, True])
+def test_a_base_that_wants_the_loss_is_refused_where_there_is_none(peer: bool, request: pytest.FixtureRequest):
     model = network()
-    opt = lesam.SAM(base(model.parameters()))
+    parameters = model.parameters()
+    base = request.getfixturevalue("pytorch_optimizer").AliG(parameters, max_lr=0.1) if peer else Polyak(parameters)
+    opt = lesam.SAM(base)
     before = model_bits(model)
     with pytest.raises(RuntimeError, match=r"wants the loss.*opt\.step\(closure\)"):
         step_once(opt, model, next(batches(1)), "contexts")
@@ -437,7 +444,7 @@ def test_groups_with_learning_rate_zero_are_perturbed_and_counted(case: Case):
 # ---------------------------------------------------------------------- MSAM's buffer
 
 
-def test_msam_says_which_buffers_there_are_once_a_step_has_been_taken():
+def test_msam_says_which_buffers_there_are_once_a_step_has_been_taken(pytorch_optimizer: Any):
     model = network()
     opt = lesam.MSAM(pytorch_optimizer.SGDP(model.parameters(), lr=0.1, momentum=0.9), rho=0.5)
     data = list(batches(3))
@@ -448,7 +455,7 @@ def test_msam_says_which_buffers_there_are_once_a_step_has_been_taken():
     assert same_bits(before, model_bits(model))
 
 
-def test_msam_takes_a_buffer_by_name():
+def test_msam_takes_a_buffer_by_name(pytorch_optimizer: Any):
     model = network()
     opt = lesam.MSAM(pytorch_optimizer.SGDP(model.parameters(), lr=0.1, momentum=0.9), rho=0.5, momentum="momentum")
     data = list(batches(2))
@@ -463,7 +470,7 @@ def test_msam_takes_a_buffer_by_name():
 
 
 @pytest.mark.parametrize("name", ["AliG", "AccSGD"])
-def test_msam_refuses_buffers_that_mean_something_else(name: str):
+def test_msam_refuses_buffers_that_mean_something_else(name: str, pytorch_optimizer: Any):
     with pytest.raises(ValueError, match=f"{name}'s momentum_buffer"):
         lesam.MSAM(getattr(pytorch_optimizer, name)(network().parameters()))
 
@@ -471,7 +478,7 @@ def test_msam_refuses_buffers_that_mean_something_else(name: str):
 # ---------------------------------------------------------------------- schedule-free bases
 
 
-def test_train_and_eval_exist_exactly_where_a_base_has_them():
+def test_train_and_eval_exist_exactly_where_a_base_has_them(pytorch_optimizer: Any):
     opt = lesam.LESAM(sgd())
     assert not hasattr(opt, "train")
     assert not hasattr(opt, "eval")
@@ -482,7 +489,7 @@ def test_train_and_eval_exist_exactly_where_a_base_has_them():
     assert callable(opt.eval)
 
 
-def test_train_and_eval_reach_the_base():
+def test_train_and_eval_reach_the_base(pytorch_optimizer: Any):
     """eval() moves to the averaged weights, train() back: as with the bare base."""
     model, twin = network(), network()
     opt = lesam.SAM(pytorch_optimizer.ScheduleFreeSGD(model.parameters(), lr=0.1), when=lambda step: False)

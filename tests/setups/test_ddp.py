@@ -104,7 +104,8 @@ def accumulated(name: str, tell_model: bool, perturbation: str, wrapping: dict[s
 
 def muon_and_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
     matrices, others = ([p for p in model.parameters() if (p.ndim == 2) == wanted] for wanted in (True, False))
-    return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.02)]
+    muon = getattr(torch.optim, "Muon", partial(torch.optim.SGD, momentum=0.95))  # from torch 2.9 on
+    return [muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.02)]
 
 
 def several_bases(name: str) -> Tensor:
