@@ -84,7 +84,7 @@ class Loop:
         return self.memory.space("perturbable", perturbable)
 
     def _with_gradient(self, role: str) -> Space:
-        return self.memory.space(role, [p for p in self.trainable() if p.grad is not None])
+        return self.memory.space(role, [p for p in self.step.trainable if p.grad is not None])
 
     def _open(self, what: str, scaler: Any) -> Step:
         """The step that a pass begins: a new one, or the next of several local pairs."""
@@ -94,7 +94,7 @@ class Loop:
         if self.local:
             refuse_local(space, self.model)
         if step.phase is Phase.READY and self.local:
-            step.mean = held(self.trainable())
+            step.mean = held(step.trainable)
         else:
             self.abandon()  # a step that was never taken
             step = self._new_step()
@@ -104,11 +104,12 @@ class Loop:
         return step
 
     def _new_step(self) -> Step:
-        number, sharp, chosen = self.bases.steps, self.due, self.perturbable()
+        number, sharp, perturbable = self.bases.steps, self.due, self.perturbable()
+        chosen = perturbable
         if self.parts.subset is not None and sharp:
             mask = self.parts.subset.mask(len(chosen), number)
             chosen = [p for p, taken in zip(chosen, mask, strict=True) if taken]
-        self.step = Step(number, sharp, chosen)
+        self.step = Step(number, sharp, self.trainable(), perturbable, chosen)
         self.step.undo.callback(clear, self.bases.parameters())
         self.step.undo.callback(self.memory.discard)
         return self.step
@@ -122,9 +123,10 @@ class Loop:
         with self.whole_or_nothing():
             self._note_buffers(step)
             if self.generators is not None:
-                step.random = RandomState((kind.device for kind in self.prepare().kinds), self.generators)
+                devices = dict.fromkeys(p.device for p in step.perturbable)
+                step.random = RandomState(devices, self.generators)
             with ExitStack() as around:
-                leftover = Leftover(self.memory, self.trainable())
+                leftover = Leftover(self.memory, step.trainable)
                 around.callback(leftover.close)
                 gradients = self._gradients(around, step, exact=self.parts.radius.needs_slope and step.sharp)
                 if self.local:
@@ -133,8 +135,8 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.CLEAN
                 yield
-                _checks.some_gradient(self.trainable(), "first pass")
-                _checks.dense_gradients(self.trainable())
+                _checks.some_gradient(step.trainable, "first pass")
+                _checks.dense_gradients(step.trainable)
                 _checks.cleared(leftover)
                 gradients.settle()
             self._divide(count)
@@ -144,7 +146,7 @@ class Loop:
         """Tensors whose clean gradient nobody needs; the share of the backward that is saved is noted."""
         if self.parts.subset is None or not step.sharp or not may_truncate(self.parts, self.model, self.local, count):
             return []
-        perturbable, chosen = self.perturbable(), {id(p) for p in step.chosen}
+        perturbable, chosen = step.perturbable, {id(p) for p in step.chosen}
         truncated = unneeded(perturbable, chosen, self.history.with_gradient)
         step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in perturbable))
         return truncated
@@ -152,7 +154,7 @@ class Loop:
     def _gradients(self, around: ExitStack, step: Step, exact: bool) -> PassGradients:
         """Collects the gradients of a pass until ``around`` is left."""
         look = self.history.fresh and not (step.phase is Phase.CLEANED and self.parts.radius.needs_slope)
-        step.gradients = PassGradients(self.memory, self.trainable(), exact, look)
+        step.gradients = PassGradients(self.memory, step.trainable, exact, look)
         around.callback(setattr, step, "gradients", None)
         around.callback(step.gradients.close)
         return step.gradients
@@ -208,7 +210,7 @@ class Loop:
             alone = self._combines_alone(mix)
             after_first = self._note_buffers(step)
             with ExitStack() as around:
-                leftover = Leftover(self.memory, [] if two else self.trainable())
+                leftover = Leftover(self.memory, [] if two else step.trainable)
                 around.callback(leftover.close)
                 gradients = self._gradients(around, step, exact=False)
                 with torch.no_grad():
@@ -223,8 +225,8 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.PERTURBED
                 yield
-                _checks.some_gradient(self.trainable(), "second pass")
-                _checks.dense_gradients(self.trainable())
+                _checks.some_gradient(step.trainable, "second pass")
+                _checks.dense_gradients(step.trainable)
                 _checks.cleared(leftover)
                 with torch.no_grad():
                     folded = gradients.settle()
@@ -252,9 +254,9 @@ class Loop:
         if not two:
             return self._open("perturbed()", scaler)
         _checks.bare_pass(self)
-        _checks.dense_gradients(self.trainable())
         self.prepare()
         step = self._new_step()
+        _checks.dense_gradients(step.trainable)
         step.scale = LossScale(scaler)
         return step
 
@@ -287,11 +289,11 @@ class Loop:
 
     def _combine(self, step: Step, mix: Mixing, alone: bool, skip: Tensor | None) -> None:
         """Learn from ``g_hat``, mix, and take the mean with the gradients of earlier pairs."""
-        teachers = [p for p in self.perturbable() if p.grad is not None]
+        teachers = [p for p in step.perturbable if p.grad is not None]
         if step.sharp and self.parts.direction.remembers and teachers:
             space = self.memory.space("teachers", teachers)
             self.parts.direction.learn_after(space, self.memory, space.gradients())
-        mix.mix(self.trainable())
+        mix.mix(step.trainable)
         if alone:
             average(self._with_gradient("second gradients"), self.memory, workers(self.model))
         if step.mean:

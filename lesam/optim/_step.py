@@ -46,7 +46,9 @@ class Step:
 
     number: int = 0  # steps taken before this one: what schedules are asked with
     sharp: bool = True  # whether it is a sharpness-aware one (the option `when`)
-    chosen: list[Tensor] = field(default_factory=list)  # parameters that may be perturbed in it
+    trainable: list[Tensor] = field(default_factory=list)  # parameters that can have a gradient
+    perturbable: list[Tensor] = field(default_factory=list)  # those of them that can be perturbed
+    chosen: list[Tensor] = field(default_factory=list)  # and those that may be perturbed in this step
     phase: Phase = Phase.IDLE
     undo: ExitStack = field(default_factory=ExitStack)
     scale: LossScale = field(default_factory=LossScale)
