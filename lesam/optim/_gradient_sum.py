@@ -26,12 +26,20 @@ def clear(parameters: Iterable[Tensor]) -> None:
 
 
 def owns_memory(grad: Tensor) -> bool:
-    """Whether ``grad`` is not a part of a larger tensor that somebody else writes to.
+    """Whether nobody else holds the memory of ``grad``, who may write to it again.
 
-    DistributedDataParallel's ``gradient_as_bucket_view`` makes such parts. FSDP2's gradients are parts as well, but of
-    a tensor that is made anew in each backward.
+    Others hold the parts of a bucket (DistributedDataParallel's ``gradient_as_bucket_view``) and the static outputs of a
+    CUDA graph. FSDP2's gradients are parts as well, but of a tensor that is made anew in each backward.
     """
-    return hasattr(grad, "device_mesh") or grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
+    return hasattr(grad, "device_mesh") or _holders(grad) == _ALONE
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many hold the memory of ``tensor``; some versions of torch count the caller as well."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+_ALONE = _holders(torch.empty(0, device="cpu"))
 
 
 def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
