@@ -24,7 +24,8 @@ SAVED: dict[str, Any] = torch.load(FIXTURE, weights_only=True)
 def rounds_as_recorded(base_name: str) -> bool:
     model = network()
     end = plain_steps(model, BASES[base_name](model.parameters()), batches(10))
-    return torch.equal(end, SAVED["plain steps"][base_name])
+    same_torch = f"torch {torch.__version__}" in SAVED["made by"]  # kernels round otherwise from version to version
+    return same_torch and torch.equal(end, SAVED["plain steps"][base_name])
 
 
 def kept(saved: Any, now: Any) -> bool:
