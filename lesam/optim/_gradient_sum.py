@@ -28,8 +28,8 @@ def clear(parameters: Iterable[Tensor]) -> None:
 def owns_memory(grad: Tensor) -> bool:
     """Whether nobody else holds the memory of ``grad``, who may write to it again.
 
-    Others hold the parts of a bucket (DistributedDataParallel's ``gradient_as_bucket_view``) and the static outputs of a
-    CUDA graph. FSDP2's gradients are parts as well, but of a tensor that is made anew in each backward.
+    Others hold the parts of a bucket (DistributedDataParallel's ``gradient_as_bucket_view``) and the static outputs of
+    a CUDA graph. FSDP2's gradients are parts as well, but of a tensor that is made anew in each backward.
     """
     return hasattr(grad, "device_mesh") or _holders(grad) == _ALONE
 

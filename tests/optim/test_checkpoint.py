@@ -320,7 +320,7 @@ def test_a_group_added_later_is_perturbed_trained_and_saved(case: Case, tmp_path
 def test_a_group_that_is_refused_is_not_added():
     model = network()
     opt = lesam.SAM(BASES["sgd"](model.parameters()))
-    with pytest.raises(ValueError, match="rho=0.1"):
+    with pytest.raises(ValueError, match=r"rho=0\.1"):
         opt.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "rho": 0.1})
     assert len(opt.param_groups) == 1
     step_once(opt, model, next(batches(1)))
