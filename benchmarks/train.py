@@ -32,9 +32,9 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from lesam.lab import data, models, recipes
-from lesam.lab.launch import make_fabric
-from lesam.lab.serialise import override
-from lesam.lab.session import Session
+from lesam.lab.config.text import override
+from lesam.lab.training.fabric import make_fabric
+from lesam.lab.training.session import Session
 
 Block = Callable[[int], None]
 """Takes a number of steps."""

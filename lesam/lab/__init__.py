@@ -3,7 +3,7 @@
 Needs the extra dependencies of ``pip install "lesam[lab]"``. Typical use from Python::
 
     from lesam.lab import recipes
-    from lesam.lab.loop import train
+    from lesam.lab.training.loop import train
 
     config = recipes.build("digits", method="lesam", scale="smoke", seed=0)
     summary = train(config, runs="runs")

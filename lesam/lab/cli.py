@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lesam: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
-        from lesam.lab.interrupt import RunInterruptedError
+        from lesam.lab.training.interrupt import RunInterruptedError
 
         if not isinstance(error, RunInterruptedError):
             raise

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from lesam.flatness import Progress
-from lesam.lab.progress import clock
+from lesam.lab.training.reporter import clock
 
 INTERVAL = 10.0
 """Seconds between two lines about one measurement."""

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lesam.lab import models, recipes
-from lesam.lab.attack import PRESETS, Attack, perturb, robust_accuracy
+from lesam.lab.attacks.pgd import PRESETS, Attack, perturb, robust_accuracy
+from lesam.lab.attacks.run import attack_run, pixel_model
 from lesam.lab.cli import main, make_app
-from lesam.lab.config import RunConfig
-from lesam.lab.loop import train
+from lesam.lab.config.optimizer import TITLES
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.models import NormalizedInput
-from lesam.lab.optimizers import TITLES
-from lesam.lab.progress import Silent
 from lesam.lab.recipes.published import ATTACKED, published_under_attack
-from lesam.lab.restore import choose_split, load_data, load_model, plain_batches
-from lesam.lab.robustness import attack_run, pixel_model
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.restore import choose_split, load_data, load_model, plain_batches
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 NORMS = ("linf", "l2")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab import compare
 from lesam.lab.cli import main
-from lesam.lab.runfolder import RunFolder, find_runs
-from lesam.lab.statistics import Spread
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.statistics import Spread
+from lesam.lab.sweeps import compare
 
 
 def test_every_method_gets_the_same_number_of_settings() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import lesam
 from lesam.lab import recipes
-from lesam.lab.optimizers import CONFIGS, PLAIN, own_settings
-from lesam.lab.serialise import from_json, override, paths, to_json
+from lesam.lab.config.optimizer import CONFIGS, PLAIN, own_settings
+from lesam.lab.config.text import from_json, override, paths, to_json
 
 EVERY = [(recipe, scale) for recipe in recipes.NAMES for scale in recipes.SCALES]
 

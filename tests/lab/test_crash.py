@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lesam.lab import checkpoint as checkpoints
 from lesam.lab import recipes
-from lesam.lab.config import RunConfig
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 # Momentum-like state of its own (Friendly-SAM), a mask per step (ESAM), the paper's method; checkpoints inside epochs.
 SETTINGS = ("schedule.epochs=30", "record.checkpoint_steps=2", "record.steps_every=2")

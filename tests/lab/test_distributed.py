@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from lesam.lab import checkpoint as checkpoints
 from lesam.lab import recipes
-from lesam.lab.config import RunConfig
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 # A network without BatchNorm and data without augmentation: then the split of a batch over workers changes nothing.
 SETTINGS = ("data.augment=none", "data.augment_options.padding=0", "schedule.steps=7")

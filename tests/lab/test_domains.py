@@ -17,23 +17,25 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from lesam.lab import checkpoint as checkpoints
-from lesam.lab import recipes, sweep, two_passes
-from lesam.lab.config import RunConfig
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.domains import PACS, VLCS, Collection
 from lesam.lab.data.synthetic_domains import STYLES
-from lesam.lab.groups import group
-from lesam.lab.interrupt import RunInterruptedError
-from lesam.lab.launch import make_fabric
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
 from lesam.lab.recipes.domains import MADE_UP, SOURCES
 from lesam.lab.recipes.published import DOMAIN_AVERAGES, FIGURES, published
-from lesam.lab.runfolder import RunFolder, find_runs
-from lesam.lab.serialise import override
-from lesam.lab.session import Session
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
+from lesam.lab.sweeps import search as sweep
 from lesam.lab.tasks.ermpp import ErmPlusPlus, classifier
+from lesam.lab.training import length as two_passes
+from lesam.lab.training.fabric import make_fabric
+from lesam.lab.training.interrupt import RunInterruptedError
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
+from lesam.lab.training.session import Session
 
 COLLECTIONS = {"pacs": PACS, "vlcs": VLCS}
 

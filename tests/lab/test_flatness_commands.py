@@ -17,16 +17,17 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from lesam.flatness import HessianOperator, Landscape, landscape, low_pass_filter, top_eigenvalues, trace
-from lesam.lab import checkpoint as checkpoints
-from lesam.lab import flatness_table, models, recipes
+from lesam.lab import models, recipes
 from lesam.lab.cli import main
-from lesam.lab.curvature import FlatnessSettings, low_pass_curve, measure_run
+from lesam.lab.config.text import override
 from lesam.lab.data import load
-from lesam.lab.landscapes import LandscapeSettings, measure_landscape
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.flatness import table as flatness_table
+from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
+from lesam.lab.flatness.measures import FlatnessSettings, low_pass_curve, measure_run
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 CHANGES = (
     "schedule.epochs=4",

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from lesam.lab import recipes
-from lesam.lab.config import RunConfig
-from lesam.lab.fork import prefix, start_from_relative
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.prefix import prefix, start_from_relative
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 LATE = ["schedule.epochs=3", "schedule.switch_at=2", "record.keep_epochs=2", "record.keep=1"]
 

@@ -16,21 +16,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lesam.lab import models, recipes
-from lesam.lab.config import RunConfig
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.seeds import generator, mix
-from lesam.lab.evaluate import evaluate
-from lesam.lab.launch import make_fabric
-from lesam.lab.longtail import group_accuracies
-from lesam.lab.loop import train
 from lesam.lab.models.resnet32 import PaddedBlock
-from lesam.lab.progress import Silent
-from lesam.lab.restore import load_model, plain_batches
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
-from lesam.lab.session import Session
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.restore import load_model, plain_batches
+from lesam.lab.tasks.evaluate import evaluate
 from lesam.lab.tasks.glmc import GLMC, CumulativeLoss, class_weights, cumulative, sampling_weights
 from lesam.lab.tasks.mixing import Mixture, box_side
+from lesam.lab.tasks.shots import group_accuracies
+from lesam.lab.training.fabric import make_fabric
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
+from lesam.lab.training.session import Session
 
 SHORT = ("schedule.epochs=2", "system.accelerator=cpu")
 EXACT = ("system.precision=64-true", "system.channels_last=off", *SHORT)

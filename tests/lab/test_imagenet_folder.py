@@ -10,9 +10,9 @@ from PIL import Image
 
 from lesam.lab import recipes
 from lesam.lab.cli import main
+from lesam.lab.config.text import override
 from lesam.lab.data.seeds import generator
-from lesam.lab.runfolder import find_runs
-from lesam.lab.serialise import override
+from lesam.lab.runs.folder import find_runs
 
 SMALL = {
     "model.name": "imagenet_resnet18",

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from lesam.lab import recipes
+from lesam.lab.config.text import override
 from lesam.lab.data import PADDING_LABEL, Shaping, Splits, TensorSet
 from lesam.lab.data.sampling import long_tailed_counts
-from lesam.lab.evaluate import evaluate
-from lesam.lab.longtail import GROUPS, group_of
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
 from lesam.lab.recipes.published import published
 from lesam.lab.recipes.published_longtail import ROWS
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.tasks.evaluate import evaluate
+from lesam.lab.tasks.shots import GROUPS, group_of
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 
 def cifar_like(classes: int, train: int = 50_000, test: int = 1_000) -> Splits:

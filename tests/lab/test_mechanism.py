@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lesam.lab import recipes
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.reproduce.terms import Probe, radius_rule
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.config.text import override
+from lesam.lab.paper.terms import Probe, radius_rule
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 EXACT = ["system.precision=64-true", "system.channels_last=off"]
 

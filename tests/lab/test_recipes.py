@@ -11,12 +11,12 @@ import pytest
 from safetensors.torch import load_file
 
 from lesam.lab import recipes
+from lesam.lab.config.optimizer import PLAIN
+from lesam.lab.config.text import override
 from lesam.lab.data import load
-from lesam.lab.loop import train
-from lesam.lab.optimizers import PLAIN
-from lesam.lab.progress import Silent
 from lesam.lab.recipes.published import FIGURES, published
-from lesam.lab.serialise import override
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 # The paper's appendix: epochs, batch, lr, weight decay, cap, sigma, start of annealing.
 PAPER = {

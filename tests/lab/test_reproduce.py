@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from lesam.lab import reproduce
+from lesam.lab import paper as reproduce
 from lesam.lab.cli import main
 from lesam.lab.files import write_atomically
-from lesam.lab.reproduce import cost, results
-from lesam.lab.reproduce.accuracy import CIFAR, LESAM_PLUS
-from lesam.lab.reproduce.dynamics import LATE_SWITCH, RADIUS, SENSITIVITY, STABILISERS
-from lesam.lab.reproduce.experiment import Cell, Request
-from lesam.lab.runfolder import RunFolder
+from lesam.lab.paper import cost, results
+from lesam.lab.paper.experiment import Cell, Request
+from lesam.lab.paper.experiments.cifar import CIFAR, LESAM_PLUS
+from lesam.lab.paper.experiments.radius import LATE_SWITCH, RADIUS, SENSITIVITY, STABILISERS
+from lesam.lab.runs.folder import RunFolder
 
 NAMES = {
     *("cifar", "imagenet", "vit-finetune", "flatness", "landscape", "radius", "late-switch", "lesam-plus", "pacs"),

@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from lesam.lab import models, recipes
-from lesam.lab.config import RunConfig
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.seeds import mix
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 EXACT = ["system.precision=64-true", "system.channels_last=off", "data.augment=none", "record.steps_every=1"]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab import recipes, sweep
-from lesam.lab.config import RunConfig
-from lesam.lab.runfolder import RunFolder, find_runs
-from lesam.lab.serialise import override
-from lesam.lab.workers import Event
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.sweeps import search as sweep
+from lesam.lab.sweeps.pool import Event
 
 SHORT = ("schedule.epochs=1", "data.options.train_size=100")
 

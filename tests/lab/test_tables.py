@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab import recipes, tables
-from lesam.lab.config import RunConfig
-from lesam.lab.groups import group
-from lesam.lab.plots import over_seeds
-from lesam.lab.runfolder import RunFolder, find_runs
-from lesam.lab.serialise import override
-from lesam.lab.statistics import Spread
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.report import tables
+from lesam.lab.report.plots import over_seeds
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
+from lesam.lab.runs.statistics import Spread
 
 
 def finished(config: RunConfig, runs: Path, last: float, best: float, capped: list[float | None]) -> RunFolder:

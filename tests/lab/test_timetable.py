@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lesam.lab.config import ScheduleConfig
-from lesam.lab.timetable import Timetable
+from lesam.lab.config.run import ScheduleConfig
+from lesam.lab.tasks.schedule import Timetable
 
 
 def test_cosine_learning_rate_is_torchs_stepped_once_an_epoch() -> None:

@@ -13,15 +13,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lesam.flatness import HessianOperator, low_pass_filter, top_eigenvalues, trace
-from lesam.lab import checkpoint as checkpoints
 from lesam.lab import models, recipes
 from lesam.lab.cli import main
-from lesam.lab.config import RunConfig
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.data import load
-from lesam.lab.loop import train
-from lesam.lab.progress import Silent
-from lesam.lab.runfolder import RunFolder
-from lesam.lab.serialise import override
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
 
 EVERYTHING = "record.track=lpf,trace,eigenvalue"
 UNBOUNDED = "record.track_share=1"

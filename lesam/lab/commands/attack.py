@@ -15,8 +15,8 @@ from lesam.lab.commands.options import RunPaths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lesam.lab.attack import Attack
-    from lesam.lab.runfolder import RunFolder
+    from lesam.lab.attacks.pgd import Attack
+    from lesam.lab.runs.folder import RunFolder
 
 
 def attack(
@@ -47,8 +47,8 @@ def attack(
 
     Every outcome is kept in its run's folder; asked again, the same question is answered from there.
     """
-    from lesam.lab.attack import Attack
-    from lesam.lab.runfolder import find_runs
+    from lesam.lab.attacks.pgd import Attack
+    from lesam.lab.runs.folder import find_runs
 
     radius = length(eps, "eps")
     step = Attack.usual(norm, radius).step_size if step_size is None else length(step_size, "step-size")
@@ -104,11 +104,11 @@ def describe(attack: Attack, options: dict[str, Any]) -> str:
 
 def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) -> None:
     """Attack every run and print the table."""
-    from lesam.lab.attack import PRESETS
-    from lesam.lab.groups import group
+    from lesam.lab.attacks.pgd import PRESETS
+    from lesam.lab.attacks.run import attack_run
     from lesam.lab.recipes.published import published_under_attack
-    from lesam.lab.robustness import attack_run
-    from lesam.lab.statistics import Spread
+    from lesam.lab.runs.repetitions import group
+    from lesam.lab.runs.statistics import Spread
 
     head = ("recipe", "scale", "method", "n", "images", "clean (%)", "attacked (%)", "paper (%)")
     rows: list[tuple[str, ...]] = []
@@ -141,7 +141,7 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:
     if not sys.stdout.isatty():
-        from lesam.lab import markdown
+        from lesam.lab import console as markdown
 
         print(markdown.table(rows), end="")
         return

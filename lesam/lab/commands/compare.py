@@ -27,10 +27,10 @@ def compare(
     Each method gets the same number of settings, chosen on a validation split; the winners are trained again with
     fresh seeds. Ends with a table and a picture, which are also written to the output folder.
     """
-    from lesam.lab import compare as comparing
-    from lesam.lab import plots
-    from lesam.lab.groups import group
-    from lesam.lab.runfolder import RunFolder
+    from lesam.lab.report import plots
+    from lesam.lab.runs.folder import RunFolder
+    from lesam.lab.runs.repetitions import group
+    from lesam.lab.sweeps import compare as comparing
 
     began = time.monotonic()
     methods = tuple(comparing.SETTINGS)
@@ -96,7 +96,7 @@ def _show(results: list[Any], table: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from lesam.lab import compare as comparing
+    from lesam.lab.sweeps import compare as comparing
 
     shown = Table(title="Digits, 40 % of the training labels wrong")
     head, *rows = comparing.cells(results)

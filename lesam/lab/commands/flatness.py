@@ -12,10 +12,10 @@ from lesam.lab.commands.options import RunPaths
 
 if TYPE_CHECKING:
     from lesam.flatness import LowPass
-    from lesam.lab.curvature import FlatnessResult
-    from lesam.lab.groups import Group
-    from lesam.lab.measuring import Watch
-    from lesam.lab.runfolder import RunFolder
+    from lesam.lab.flatness.measures import FlatnessResult
+    from lesam.lab.flatness.subject import Watch
+    from lesam.lab.runs.folder import RunFolder
+    from lesam.lab.runs.repetitions import Group
 
 
 def flatness(
@@ -44,11 +44,11 @@ def flatness(
     The low-pass filter is measured at every kept checkpoint, the rest after --epochs. Results are kept in the run
     folders; asked again, the same question is answered from there.
     """
-    from lesam.lab.curvature import FlatnessSettings
+    from lesam.lab.flatness.measures import FlatnessSettings
+    from lesam.lab.flatness.subject import kept_epoch
     from lesam.lab.gauges import gauges
-    from lesam.lab.groups import group
-    from lesam.lab.measuring import kept_epoch
-    from lesam.lab.runfolder import find_runs
+    from lesam.lab.runs.folder import find_runs
+    from lesam.lab.runs.repetitions import group
 
     settings = FlatnessSettings(
         samples=samples,
@@ -92,7 +92,7 @@ def _measure(
     curves: dict[str, dict[int, list[LowPass]]],
 ) -> None:
     """Add the results of one run to those of its group."""
-    from lesam.lab.curvature import low_pass_curve, measure_run
+    from lesam.lab.flatness.measures import low_pass_curve, measure_run
 
     def named(name: str) -> Any:
         return watch(f"{cell.title}, seed {run.config().seed}, {name}")
@@ -106,7 +106,7 @@ def _measure(
 
 
 def _show(found: dict[str, dict[int, list[FlatnessResult]]]) -> None:
-    from lesam.lab import flatness_table
+    from lesam.lab.flatness import table as flatness_table
 
     if not sys.stdout.isatty():
         print(flatness_table.markdown(found))
@@ -131,7 +131,7 @@ def _figures(
 ) -> list[Path]:
     """Draw what was measured; the files written."""
     from lesam.flatness import figures
-    from lesam.lab.plots import colours_of
+    from lesam.lab.report.plots import colours_of
 
     def of(name: str) -> dict[str, dict[int, list[Any]]]:
         """One measure, for the labels and epochs that have it."""

@@ -37,12 +37,12 @@ def landscape(
 
     Cells are kept in the run folders as they are evaluated; a command that was stopped or killed goes on from there.
     """
+    from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
+    from lesam.lab.flatness.subject import kept_epoch
     from lesam.lab.gauges import gauges
-    from lesam.lab.groups import group
-    from lesam.lab.landscapes import LandscapeSettings, measure_landscape
-    from lesam.lab.measuring import kept_epoch
-    from lesam.lab.plots import colours_of
-    from lesam.lab.runfolder import find_runs
+    from lesam.lab.report.plots import colours_of
+    from lesam.lab.runs.folder import find_runs
+    from lesam.lab.runs.repetitions import group
 
     settings = LandscapeSettings(
         dimensions=1 if one_dimensional else 2,

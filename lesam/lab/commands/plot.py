@@ -21,9 +21,9 @@ def plot(
     ] = None,
 ) -> None:
     """Draw runs: accuracy and loss, the radius, tracked flatness, sensitivity to the budget, a late switch."""
-    from lesam.lab import plots
-    from lesam.lab.groups import group
-    from lesam.lab.runfolder import find_runs
+    from lesam.lab.report import plots
+    from lesam.lab.runs.folder import find_runs
+    from lesam.lab.runs.repetitions import group
 
     path = output or Path(f"{kind}.png")
     plots.save(plots.KINDS[kind](group(find_runs(runs))), path)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from lesam.lab.commands.options import Overrides, Scale
 
 if TYPE_CHECKING:
-    from lesam.lab.reproduce.experiment import Request
+    from lesam.lab.paper.experiment import Request
 
 
 def reproduce(
@@ -41,10 +41,10 @@ def reproduce(
     set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Train what an experiment of the paper needs, evaluate it, and write its table or figure beside the paper's."""
+    from lesam.lab import paper as reproducing
     from lesam.lab import recipes as all_recipes
-    from lesam.lab import reproduce as reproducing
-    from lesam.lab.names import unknown
-    from lesam.lab.reproduce.experiment import Request
+    from lesam.lab.config.suggest import unknown
+    from lesam.lab.paper.experiment import Request
 
     for given, known, kind in (
         ((scale,), all_recipes.SCALES, "scale"),
@@ -80,7 +80,7 @@ def reproduce(
 
 def _list(request: Request, output: Path) -> None:
     """One line for each experiment: name, what it shows, how far it is."""
-    from lesam.lab.reproduce import EXPERIMENTS, results
+    from lesam.lab.paper import EXPERIMENTS, results
 
     lines = [(name, each.title, results.state(each, request, output)) for name, each in EXPERIMENTS.items()]
     if not sys.stdout.isatty():

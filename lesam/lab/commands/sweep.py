@@ -40,9 +40,9 @@ def sweep(
         A recipe of `lesam list recipes`.
     """
     from lesam.lab import recipes
-    from lesam.lab import sweep as sweeping
-    from lesam.lab.config import RunConfig
-    from lesam.lab.serialise import override
+    from lesam.lab.config.run import RunConfig
+    from lesam.lab.config.text import override
+    from lesam.lab.sweeps import search as sweeping
 
     def build(setting: Sequence[str], seed: int) -> RunConfig:
         config = recipes.build(recipe, method=method, scale=scale, seed=seed)

@@ -17,9 +17,9 @@ def table(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")] = None,
 ) -> None:
     """Tabulate finished runs: n, mean, standard deviation, and the paper's figure where the setting is the paper's."""
-    from lesam.lab import tables
-    from lesam.lab.groups import group
-    from lesam.lab.runfolder import find_runs
+    from lesam.lab.report import tables
+    from lesam.lab.runs.folder import find_runs
+    from lesam.lab.runs.repetitions import group
 
     lines = tables.lines(group(find_runs(runs)))
     if not lines:

@@ -38,7 +38,7 @@ def train(
         A recipe of `lesam list recipes`.
     """
     from lesam.lab import recipes
-    from lesam.lab.serialise import override, to_json
+    from lesam.lab.config.text import override, to_json
 
     if fresh_momentum and switch_at is None:
         raise ValueError("--fresh-momentum is about the switch: give --switch-at EPOCH as well")
@@ -65,8 +65,8 @@ def train(
         print(*(to_json(config) for config in configs), sep="", end="")
         return
     # Only now: what needs seconds to import should not delay an error in the arguments.
-    from lesam.lab.launch import make_fabric
-    from lesam.lab.loop import train as train_run
+    from lesam.lab.training.fabric import make_fabric
+    from lesam.lab.training.loop import train as train_run
 
     fabric = make_fabric(configs[0].system)
     for config in configs:

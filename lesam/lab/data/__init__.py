@@ -19,6 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from lesam.lab.config.suggest import unknown
 from lesam.lab.data.augment import Augment, AugmentConfig
 from lesam.lab.data.batches import PADDING_LABEL, Batches
 from lesam.lab.data.cifar import cifar10, cifar100
@@ -31,7 +32,6 @@ from lesam.lab.data.sampling import Shaping
 from lesam.lab.data.splits import Splits, TensorSet
 from lesam.lab.data.synthetic import synthetic
 from lesam.lab.data.synthetic_domains import synthetic_domains
-from lesam.lab.names import unknown
 
 __all__ = [
     "NAMES",

@@ -14,9 +14,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lesam.lab.config.suggest import unknown
 from lesam.lab.data.folder import FolderSet
 from lesam.lab.data.splits import Splits, TensorSet
-from lesam.lab.names import unknown
 
 Set = TypeVar("Set", TensorSet, FolderSet)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lesam.lab.names import unknown
+from lesam.lab.config.suggest import unknown
 
 
 class Normalisation(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from lesam.lab.config.suggest import unknown
 from lesam.lab.data.augment import Augment, AugmentConfig
 from lesam.lab.data.folder import FolderAugment, FolderAugmentConfig
-from lesam.lab.names import unknown
 
 PRESETS: dict[str, AugmentConfig | FolderAugmentConfig] = {
     "none": AugmentConfig(),

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from lesam.lab.config.suggest import unknown
 from lesam.lab.data.normalisation import normalisation as constants_of
 from lesam.lab.models.digits import digits_cnn
 from lesam.lab.models.glmc import resnet32_glmc
@@ -25,7 +26,6 @@ from lesam.lab.models.pyramid import pyramidnet110
 from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
 from lesam.lab.models.resnet32 import resnet32
 from lesam.lab.models.wide import wrn28_10
-from lesam.lab.names import unknown
 
 __all__ = ["NAMES", "NormalizedInput", "build", "options"]
 

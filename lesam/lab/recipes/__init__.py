@@ -2,7 +2,7 @@
 
 A recipe knows three scales. ``smoke`` takes seconds and needs no data, ``small`` is a setting on real images for
 two CPU cores (``docs/small-scale.md``), ``paper`` is the paper's own. Fields are changed with
-:func:`lesam.lab.serialise.override` or ``--set`` on the command line.
+:func:`lesam.lab.config.text.override` or ``--set`` on the command line.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from lesam.lab.config import RunConfig
-from lesam.lab.names import unknown
-from lesam.lab.optimizers import CONFIGS
+from lesam.lab.config.optimizer import CONFIGS
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.suggest import unknown
+from lesam.lab.config.text import normalise
 from lesam.lab.recipes.cifar import cifar
 from lesam.lab.recipes.digits import digits
 from lesam.lab.recipes.domains import SOURCES, domains
@@ -20,7 +21,6 @@ from lesam.lab.recipes.imagenet import imagenet
 from lesam.lab.recipes.longtail import IMBALANCES, KINDS, longtail
 from lesam.lab.recipes.robust import robust
 from lesam.lab.recipes.vit import vit
-from lesam.lab.serialise import normalise
 
 Recipe = Callable[[str, str, int], RunConfig]
 """Takes a method, a scale and a seed."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS, OptimizerConfig
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS, OptimizerConfig
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes.small import QUICK, SLOW, Pace, small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import cifar_settings

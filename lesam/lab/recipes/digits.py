@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 
 EPOCHS = 50
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import CONFIGS, PLAIN, OptimizerConfig
-from lesam.lab.tasks.config import ErmPlusPlusConfig
+from lesam.lab.config.optimizer import CONFIGS, PLAIN, OptimizerConfig
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.config.task import ErmPlusPlusConfig
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "pacs": ("photo", "art_painting", "cartoon", "sketch"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS, PLAIN
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS, PLAIN
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes.small import small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import imagenet_settings

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.config.task import ClassificationConfig, GLMCConfig, TaskConfig
 from lesam.lab.recipes.small import Pace, small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import cifar_settings
-from lesam.lab.tasks.config import ClassificationConfig, GLMCConfig, TaskConfig
 
 EPOCHS = 200
 PACE = Pace(epochs=20, batch_size=64, lr=0.05, nesterov=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lesam.lab import recipes
-from lesam.lab.config import RunConfig
-from lesam.lab.groups import settings
+from lesam.lab.config.run import RunConfig
 from lesam.lab.recipes import published_longtail
+from lesam.lab.runs.repetitions import settings
 
 Figure = tuple[float, float | None]
 
@@ -133,7 +133,7 @@ DOMAIN_AVERAGES: dict[str, dict[str, float]] = {
 
 FIGURES: dict[str, dict[str, Figure]] = _CIFAR | _IMAGENET | _VIT | _DOMAINS | published_longtail.FIGURES
 
-# Table on adversarial attacks: test accuracy under an attack of lesam.lab.attack.PRESETS. Clean accuracy is not given.
+# Table on adversarial attacks: test accuracy under an attack of lesam.lab.attacks.pgd.PRESETS. Clean accuracy is not given.
 ATTACKED: dict[str, dict[str, dict[str, float]]] = {
     "robust-cifar10": {
         "sam": {"linf-1": 55.47, "l2-32": 64.33},

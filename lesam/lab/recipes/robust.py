@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.run import DataConfig, ModelConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes.small import small_run
 from lesam.lab.recipes.smoke import smoke_run
 from lesam.lab.recipes.strengths import cifar_settings

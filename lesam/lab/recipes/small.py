@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "sam": {"rho": 0.05},

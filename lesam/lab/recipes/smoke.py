@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.optimizers import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 
 # Radii that a network of a few thousand weights can bear; chosen so that no method diverges.
 _GENTLE: dict[str, dict[str, Any]] = {

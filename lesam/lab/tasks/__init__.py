@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lesam.lab.tasks.config import TASKS, ClassificationConfig, ErmPlusPlusConfig, GLMCConfig, TaskConfig
+from lesam.lab.config.task import TASKS, ClassificationConfig, ErmPlusPlusConfig, GLMCConfig, TaskConfig
 
 if TYPE_CHECKING:
     from lesam.lab.tasks.task import Parts, Task

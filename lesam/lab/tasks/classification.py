@@ -9,8 +9,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lesam.lab.stepping import Batch, Objective
-from lesam.lab.tasks.config import ClassificationConfig
+from lesam.lab.config.task import ClassificationConfig
+from lesam.lab.tasks.step import Batch, Objective
 from lesam.lab.tasks.task import Task, right_answers
 
 

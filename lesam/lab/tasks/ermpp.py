@@ -1,7 +1,7 @@
 """ERM++: empirical risk minimisation made a strong baseline for domain generalisation.
 
 The classifier is trained alone at first, then all weights; what is scored is a running average of the weights. The
-number of steps comes from a first pass on a part of the images, see :mod:`lesam.lab.two_passes`.
+number of steps comes from a first pass on a part of the images, see :mod:`lesam.lab.training.length`.
 
 Reference:
     Teterwak et al., ERM++: An Improved Baseline for Domain Generalization, WACV 2025.
@@ -15,11 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lesam.lab.optimizers import AdamConfig
-from lesam.lab.stepping import Batch, Outcome, make_stepper
+from lesam.lab.config.optimizer import AdamConfig
+from lesam.lab.config.task import ErmPlusPlusConfig
 from lesam.lab.tasks.averaging import AveragedNetwork
 from lesam.lab.tasks.classification import CrossEntropy
-from lesam.lab.tasks.config import ErmPlusPlusConfig
+from lesam.lab.tasks.step import Batch, Outcome, make_stepper
 from lesam.lab.tasks.task import Parts, Task
 
 

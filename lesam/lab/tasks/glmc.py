@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesam.lab.config.task import GLMCConfig
 from lesam.lab.data import TensorSet
 from lesam.lab.data.seeds import generator, mix
-from lesam.lab.layout import widest_float
+from lesam.lab.device import widest_float
 from lesam.lab.models.glmc import GLMCNet, Heads
-from lesam.lab.stepping import Batch, Objective
 from lesam.lab.tasks.classification import full_precision
-from lesam.lab.tasks.config import GLMCConfig
 from lesam.lab.tasks.mixing import Mixture
+from lesam.lab.tasks.step import Batch, Objective
 from lesam.lab.tasks.task import Parts, Task, right_answers
 
 

@@ -10,14 +10,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from lesam.lab.config import RunConfig
+from lesam.lab.config.run import RunConfig
 from lesam.lab.data import Splits
-from lesam.lab.evaluate import Score, evaluate
-from lesam.lab.longtail import group_accuracies
-from lesam.lab.meter import plain
-from lesam.lab.pipeline import Pipeline
-from lesam.lab.stepping import Batch, Objective, Outcome, make_stepper
-from lesam.lab.timetable import Timetable
+from lesam.lab.data.loading import Pipeline
+from lesam.lab.tasks.evaluate import Score, evaluate
+from lesam.lab.tasks.metrics import plain
+from lesam.lab.tasks.schedule import Timetable
+from lesam.lab.tasks.shots import group_accuracies
+from lesam.lab.tasks.step import Batch, Objective, Outcome, make_stepper
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

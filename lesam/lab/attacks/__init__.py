@@ -1,0 +1,1 @@
+"""Attacks on pixels, and what trained runs still get right under them."""

@@ -1,0 +1,216 @@
+"""Attacks on trained runs: the run's own network on its own pixels, and the outcome kept in its folder.
+
+``RUN/attacks/FINGERPRINT.json`` holds the settings, the outcome and the environment of one attack. The fingerprint is a
+hash of the settings and of the attacked weights, so the same question finds its answer again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from lesam.lab.attacks.pgd import Attack, Robustness, robust_accuracy
+from lesam.lab.config.run import RunConfig, digest
+from lesam.lab.config.suggest import unknown
+from lesam.lab.data import FolderSet, TensorSet, normalisation
+from lesam.lab.data.seeds import generator
+from lesam.lab.device import channels_last
+from lesam.lab.files import sha256, write_atomically
+from lesam.lab.models import NormalizedInput
+from lesam.lab.runs import environment
+from lesam.lab.runs.checkpoint import WEIGHTS
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.restore import (
+    choose_split,
+    find_checkpoint,
+    load_data,
+    load_model,
+    outside_normalisation,
+    plain_batches,
+)
+
+FinalNorm = Literal["correct", "sam_at_bug"]
+
+FINAL_NORMS: tuple[FinalNorm, ...] = ("correct", "sam_at_bug")
+"""Which constants normalise the attacked images for the final answer.
+
+``sam_at_bug`` is a slip of the released evaluation on CIFAR-100 (Zhang et al. 2024): it attacks through CIFAR-100's
+constants and answers through CIFAR-10's.
+"""
+
+SLIP = "robust_cifar10"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackedRun:
+    """The outcome of one attack on one run."""
+
+    run: Path
+    file: Path
+    """Where it is kept."""
+    epoch: int
+    """Epochs the attacked network was trained for."""
+    step: int
+    split: str
+    final_norm: FinalNorm
+    robustness: Robustness
+    reused: bool
+    """Whether it was read from the file instead of computed."""
+
+
+def attack_run(
+    run: RunFolder,
+    attack: Attack,
+    *,
+    epoch: int | None = None,
+    split: str = "test",
+    samples: int | None = None,
+    batch_size: int = 1024,
+    final_norm: FinalNorm = "correct",
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    hear: Callable[[int, int], None] = lambda done, images: None,
+) -> AttackedRun:
+    """Attack the network of a run, or find the outcome of the same attack in its folder.
+
+    Clean accuracy is always that of the network as it was trained, whatever ``final_norm``.
+
+    Args:
+        run: The run's folder.
+        attack: The settings.
+        epoch: Attack the checkpoint after so many epochs; None takes the end of a finished run.
+        split: ``test``, ``validation`` or ``train`` (without augmentation, with the labels it was trained on).
+        samples: Attack only so many images of the split, drawn at random, for all runs the same ones.
+        batch_size: Images attacked at a time; the random starts depend on it.
+        final_norm: One of :data:`FINAL_NORMS`.
+        seed: Of the random starts.
+        device: Where to compute; None takes an accelerator where there is one.
+        hear: Told the number of images done and that of all images, after each batch.
+
+    Raises:
+        ValueError: The run is not finished and no epoch is given, or has no such checkpoint or split.
+    """
+    if final_norm not in FINAL_NORMS:
+        raise unknown("final normalisation", final_norm, FINAL_NORMS)
+    if batch_size < 1 or (samples is not None and samples < 1):
+        raise ValueError(f"batch_size and samples must be at least 1, got {batch_size} and {samples}")
+    if epoch is None and run.summary() is None:
+        raise ValueError(f"{run.path} is not finished; name the epoch whose checkpoint to attack")
+    checkpoint = find_checkpoint(run, epoch)
+    settings = {
+        "attack": asdict(attack),
+        "final_norm": final_norm,
+        "split": split,
+        "samples": samples,
+        "batch_size": batch_size,
+        "seed": seed,
+        "checkpoint": {
+            "epoch": checkpoint.epoch,
+            "step": checkpoint.step,
+            "weights_sha256": sha256(checkpoint.path / WEIGHTS),
+        },
+    }
+    file = run.path / "attacks" / f"{digest(settings)}.json"
+    found = _stored(file, attack, seed)
+    outcome = found or _measure(run, attack, settings, file, device or _best_device(), hear)
+    return AttackedRun(
+        run=run.path,
+        file=file,
+        epoch=checkpoint.epoch,
+        step=checkpoint.step,
+        split=split,
+        final_norm=final_norm,
+        robustness=outcome,
+        reused=found is not None,
+    )
+
+
+def pixel_model(model: nn.Module, config: RunConfig) -> NormalizedInput:
+    """The network of a run as a function of pixels in [0, 1], whoever normalised them in training."""
+    outside = outside_normalisation(config)
+    if not isinstance(model, NormalizedInput):
+        return NormalizedInput(model, *normalisation(outside))
+    if outside != "unit":
+        raise ValueError(
+            f"this run normalises twice, by data.normalisation={outside} and by model.options.normalisation="
+            f"{config.model.options.get('normalisation')}: set one of them only"
+        )
+    return model
+
+
+def _measure(
+    run: RunFolder,
+    attack: Attack,
+    settings: dict[str, Any],
+    file: Path,
+    device: torch.device | str,
+    hear: Callable[[int, int], None],
+) -> Robustness:
+    """Attack, and write the outcome down."""
+    config = run.config()
+    splits = load_data(config)
+    images = _some(choose_split(splits, settings["split"]), settings["samples"])
+    epoch = settings["checkpoint"]["epoch"]
+    module, _ = load_model(run, epoch, device=device, classes=splits.classes, scored=True)
+    last = channels_last(config.system, module, torch.device(device))
+    if last:  # a sixth faster on a CPU
+        module.to(memory_format=torch.channels_last)
+    model = pixel_model(module, config).to(device)
+    predictor = None
+    if settings["final_norm"] == "sam_at_bug":
+        if isinstance(images, TensorSet) and images.images.shape[1] != 3:
+            raise ValueError(f"final_norm=sam_at_bug is about colour images, {config.data.name} has grey ones")
+        predictor = NormalizedInput(model.model, *normalisation(SLIP)).to(device)
+    batches = plain_batches(
+        config, images, batch_size=settings["batch_size"], device=device, pixels=True, channels_last=last
+    )
+    began = time.monotonic()
+    outcome = robust_accuracy(
+        model,
+        batches.epoch(0),
+        attack,
+        seed=settings["seed"],
+        predictor=predictor,
+        hear=lambda done: hear(done, len(images)),
+    )
+    record = {
+        "settings": settings,
+        "result": {"clean": outcome.clean, "attacked": outcome.attacked, "samples": outcome.samples},
+        "seconds": time.monotonic() - began,
+        "environment": environment.describe(),
+    }
+    file.parent.mkdir(exist_ok=True)
+    write_atomically(file, json.dumps(record, indent=2) + "\n")
+    return outcome
+
+
+def _best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _stored(file: Path, attack: Attack, seed: int) -> Robustness | None:
+    """The outcome in a file, None where there is no such file."""
+    try:
+        result = json.loads(file.read_text())["result"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{file} is not the record of an attack ({error}); delete it to attack again") from None
+    return Robustness(attack=attack, seed=seed, **result)
+
+
+def _some(split: TensorSet | FolderSet, samples: int | None) -> TensorSet | FolderSet:
+    """The whole split, or so many images of it, drawn at random in a way that more contain fewer."""
+    if samples is None:
+        return split
+    if samples > len(split):
+        raise ValueError(f"the split has {len(split)} images, {samples} were asked for")
+    order = torch.randperm(len(split), generator=generator("attacked images"))
+    return split.subset(order[:samples].sort().values)

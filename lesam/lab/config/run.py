@@ -1,0 +1,217 @@
+"""What one training run is: frozen, typed records, and the fingerprint that names its folder.
+
+A :class:`RunConfig` holds everything that decides the outcome of a run. Fields marked *not identity*
+(where the data lies, how many devices, how often to log) may change between two starts of the same
+run; every other field is part of the fingerprint, so a changed setting is another run in another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from lesam.lab.config.optimizer import OptimizerConfig
+from lesam.lab.config.suggest import unknown
+from lesam.lab.config.task import ClassificationConfig, TaskConfig
+
+Scalar = bool | int | float | str | None
+NOT_IDENTITY: Mapping[str, bool] = {"identity": False}
+TRACKED = ("lpf", "trace", "eigenvalue")
+"""What can be measured while a run trains: low-pass filter, Hessian trace, largest Hessian eigenvalue."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Which images, which split of them and how they are augmented."""
+
+    name: str
+    root: str | None = field(default=None, metadata=NOT_IDENTITY)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Keyword arguments of :func:`lesam.lab.data.load`, such as ``train_size`` or ``validation``."""
+    augment: str = "none"
+    """A preset of :data:`lesam.lab.data.PRESETS`."""
+    normalisation: str | None = None
+    """Constants of :data:`lesam.lab.data.NORMALISATIONS`; None takes the preset's."""
+    augment_options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Settings of the preset to change, such as ``resize``."""
+    batch_size: int = 128
+    """Images of one optimizer step, summed over all devices."""
+    eval_batch_size: int = field(default=1000, metadata=NOT_IDENTITY)
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be meant."""
+        if self.batch_size < 1 or self.eval_batch_size < 1:
+            raise ValueError(f"batch sizes must be at least 1, got {self.batch_size=} and {self.eval_batch_size=}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """A network of :data:`lesam.lab.models.NAMES` and its keyword arguments."""
+
+    name: str
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleConfig:
+    """How long to train, the learning rate over time, and the budget (sigma, or rho) over time.
+
+    ``steps`` ends training early in the middle of an epoch (fine-tuning is counted in steps). Times of the
+    learning rate are in units of ``lr_per``, times of the budget in units of ``budget_per``; both count from 0.
+    """
+
+    epochs: int
+    steps: int | None = None
+    lr: Literal["cosine", "multistep", "constant"] = "cosine"
+    lr_per: Literal["epoch", "step"] = "epoch"
+    lr_warmup: int = 0
+    lr_milestones: tuple[int, ...] = ()
+    lr_gamma: float = 0.1
+    budget_per: Literal["epoch", "step"] = "epoch"
+    budget_warmup: int = 0
+    """Length of the linear rise of the budget from 0."""
+    budget_anneal_start: int | None = None
+    """First epoch (or step) of the cosine decay to 0 at the last one; the paper's "budget annealing"."""
+    switch_at: int | None = None
+    """Epoch from which the method replaces plain base steps."""
+    carry_momentum: bool = True
+    """At the switch: keep the base optimizer's buffers (True) or start with empty ones (False)."""
+
+    def __post_init__(self) -> None:
+        """Refuse lengths and times that contradict each other."""
+        if self.epochs < 1:
+            raise ValueError(f"schedule.epochs must be at least 1, got {self.epochs}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"schedule.steps must be at least 1 or None, got {self.steps}")
+        if self.switch_at is not None and not 0 <= self.switch_at <= self.epochs:
+            raise ValueError(f"schedule.switch_at must lie in 0..{self.epochs} (the epochs), got {self.switch_at}")
+        if min(self.lr_warmup, self.budget_warmup, self.budget_anneal_start or 0) < 0:
+            raise ValueError("warm-up lengths and the start of annealing must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemConfig:
+    """Device, numbers and launch. How many devices there are is not part of a run's identity."""
+
+    accelerator: str = field(default="auto", metadata=NOT_IDENTITY)
+    devices: str = field(default="1", metadata=NOT_IDENTITY)
+    nodes: int = field(default=1, metadata=NOT_IDENTITY)
+    strategy: Literal["auto", "ddp", "fsdp"] = field(default="auto", metadata=NOT_IDENTITY)
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    compile: bool = False
+    channels_last: Literal["auto", "on", "off"] = "auto"
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordConfig:
+    """What is written down and how often. Never part of a run's identity."""
+
+    steps_every: int = field(default=10, metadata=NOT_IDENTITY)
+    """Optimizer steps summarised by one row of ``steps.jsonl``."""
+    evaluate_every: int = field(default=1, metadata=NOT_IDENTITY)
+    checkpoint_every: int = field(default=1, metadata=NOT_IDENTITY)
+    """Epochs between checkpoints."""
+    checkpoint_steps: int | None = field(default=None, metadata=NOT_IDENTITY)
+    """Also checkpoint every so many steps, for epochs that last hours."""
+    keep: int = field(default=2, metadata=NOT_IDENTITY)
+    """How many of the newest checkpoints stay."""
+    keep_epochs: tuple[int, ...] = field(default=(), metadata=NOT_IDENTITY)
+    """Checkpoints after these numbers of epochs stay for ever (for flatness, for a late switch)."""
+    track: tuple[str, ...] = field(default=(), metadata=NOT_IDENTITY)
+    """Flatness to measure while training: some of :data:`TRACKED`."""
+    track_every: int = field(default=1, metadata=NOT_IDENTITY)
+    """Epochs between two measurements."""
+    track_share: float = field(default=0.1, metadata=NOT_IDENTITY)
+    """Share of the time that measuring may take; a measurement that would take more is put off."""
+    track_samples: int = field(default=5000, metadata=NOT_IDENTITY)
+    """Training images to measure on."""
+    tensorboard: bool = field(default=False, metadata=NOT_IDENTITY)
+    wandb: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """Weights & Biases project to log to."""
+
+    def __post_init__(self) -> None:
+        """Refuse intervals below one."""
+        for name in ("steps_every", "evaluate_every", "checkpoint_every", "keep", "track_every", "track_samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"record.{name} must be at least 1, got {getattr(self, name)}")
+        for name in self.track:
+            if name not in TRACKED:
+                raise unknown("measure to track", name, TRACKED)
+        if not 0.0 < self.track_share <= 1.0:
+            raise ValueError(f"record.track_share must lie in (0, 1], got {self.track_share}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """One run: a cell of a table, at one scale, with one seed."""
+
+    recipe: str
+    scale: str
+    seed: int = 0
+    data: DataConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    task: TaskConfig = field(default_factory=ClassificationConfig)
+    system: SystemConfig = field(default_factory=SystemConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse what no part can see alone."""
+        if self.record.track and self.system.strategy == "fsdp":
+            raise ValueError(
+                "record.track needs the whole network on every worker, and system.strategy=fsdp shards it; "
+                "keep checkpoints with record.keep_epochs and measure them with `lesam flatness`"
+            )
+
+    @property
+    def method(self) -> str:
+        """Name of the method: ``sgd``, ``adam``, ``adamw`` or a key of ``lesam.METHODS``."""
+        return self.optimizer.method
+
+    @property
+    def fingerprint(self) -> str:
+        """Ten hexadecimal digits of the settings that decide the outcome."""
+        return digest(identity(self))
+
+    @property
+    def cell(self) -> str:
+        """The fingerprint without the seed: equal for runs that are repetitions of each other."""
+        return digest({name: value for name, value in identity(self).items() if name != "seed"})
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the run's folder: readable first, unique by the fingerprint."""
+        return f"{self.recipe}-{self.scale}-{self.method}-seed{self.seed}-{self.fingerprint}"
+
+
+def identity(record: Any) -> dict[str, Any]:
+    """The fields of a record that are part of a run's identity, as plain JSON values."""
+    return {
+        item.name: _plain(getattr(record, item.name))
+        for item in fields(record)
+        if item.metadata.get("identity", True) and not _without_identity(getattr(record, item.name))
+    }
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Short stable hash of plain values: key order and formatting do not matter."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return identity(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _without_identity(value: Any) -> bool:
+    return is_dataclass(value) and not any(item.metadata.get("identity", True) for item in fields(value))

@@ -1,0 +1,102 @@
+"""From a data configuration to the batches of this worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from lesam.lab.config.run import DataConfig, RunConfig
+from lesam.lab.data import Augment, Batches, FolderAugment, FolderSet, Splits, TensorSet, augmentation, load
+
+DTYPES = {"64-true": torch.float64}
+
+
+class Pipeline:
+    """The batches of a run, on this worker's device."""
+
+    def __init__(self, config: RunConfig, fabric: Fabric, splits: Splits, *, channels_last: bool) -> None:
+        """Cut the splits into batches."""
+        self._data, self._fabric = config.data, fabric
+        self._augment = training_augmentation(config, channels_last=channels_last)
+        self.train = self.shuffled(splits.train, seed=config.seed, steps=config.task.epoch_steps)
+        held_out = {} if splits.validation is None else {"validation": splits.validation}
+        tested = {f"test_{name}": split for name, split in splits.targets.items()} or {"test": splits.test}
+        self._held_out = {name: self._in_order(split) for name, split in (held_out | tested).items()}
+
+    def shuffled(
+        self,
+        split: TensorSet | FolderSet,
+        *,
+        seed: int,
+        view: int = 0,
+        weights: Tensor | None = None,
+        steps: int | None = None,
+    ) -> Batches:
+        """Training batches of a split: the run's batch size, augmentation and share of the workers.
+
+        With ``steps``, an epoch has so many batches, drawn with replacement.
+        """
+        if steps is not None and weights is None:
+            weights = torch.ones(len(split))
+        return Batches(
+            split,
+            _share(self._data.batch_size, self._fabric.world_size),
+            self._augment,
+            device=self._fabric.device,
+            seed=seed,
+            drop_last=self._data.drop_last,
+            rank=self._fabric.global_rank,
+            world=self._fabric.world_size,
+            weights=weights,
+            draws=None if steps is None else steps * self._data.batch_size,
+            view=view,
+        )
+
+    def held_out(self) -> Iterator[tuple[str, Iterable[tuple[Tensor, Tensor]]]]:
+        """Name and batches of each split that is evaluated."""
+        for name, batches in self._held_out.items():
+            yield name, batches.epoch(0)
+
+    def _in_order(self, split: TensorSet | FolderSet) -> Batches:
+        return Batches(
+            split,
+            self._data.eval_batch_size,
+            self._augment.evaluation(),
+            device=self._fabric.device,
+            seed=0,
+            shuffle=False,
+            rank=self._fabric.global_rank,
+            world=self._fabric.world_size,
+        )
+
+
+def load_splits(data: DataConfig, fabric: Fabric) -> Splits:
+    """Load the data; one process of each machine goes first, in case it has to be downloaded."""
+    with fabric.rank_zero_first(local=True):
+        return load(data.name, data.root, **data.options)
+
+
+def training_augmentation(config: RunConfig, *, channels_last: bool = False) -> Augment | FolderAugment:
+    """What a run does to its training images; ``.evaluation()`` of it is what happens to the others."""
+    data: DataConfig = config.data
+    changes = dict(data.augment_options)
+    if data.normalisation is not None:
+        changes["normalisation"] = data.normalisation
+    return augmentation(
+        data.augment,
+        dtype=DTYPES.get(config.system.precision, torch.float32),
+        channels_last=channels_last,
+        **changes,
+    )
+
+
+def _share(batch_size: int, world: int) -> int:
+    if batch_size % world:
+        raise ValueError(
+            f"data.batch_size is the batch of all {world} processes together and must be a multiple of {world}, "
+            f"got {batch_size}"
+        )
+    return batch_size // world

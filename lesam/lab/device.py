@@ -1,0 +1,38 @@
+"""What suits a device: the memory format of images, the widest floating-point type."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from lesam.lab.config.run import SystemConfig
+
+NARROW = 8
+
+
+def channels_last(system: SystemConfig, model: nn.Module, device: torch.device) -> bool:
+    """The configured choice; ``auto`` takes the faster format unless torch cannot be trusted with it.
+
+    Channels-last trains small ResNets 6 to 20 % faster on a CPU and is what accelerators prefer. With torch 2.15 on an
+    AVX2 processor, the backward of a strided 1 x 1 convolution over fewer than 8 channels then writes beyond its
+    memory, so models that have one stay with the ordinary format on a CPU. FSDP shards contiguous parameters only.
+    """
+    if system.strategy == "fsdp":
+        return False
+    if system.channels_last != "auto":
+        return system.channels_last == "on"
+    return device.type != "cpu" or not any(_dangerous(module) for module in model.modules())
+
+
+def _dangerous(module: nn.Module) -> bool:
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.kernel_size == (1, 1)
+        and module.stride != (1, 1)
+        and module.in_channels < NARROW
+    )
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The floating-point type with the most digits that a device has: Apple's have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,1 @@
+"""Flatness of trained runs: eigenvalues, trace, density, low-pass filter, landscape."""

@@ -1,0 +1,110 @@
+"""The shape of an experiment: runs in rows and columns, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from matplotlib.figure import Figure as Drawing
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.recipes.published import Figure
+from lesam.lab.runs.folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A row: a method, and what is changed in its recipe."""
+
+    method: str
+    changes: Callable[[RunConfig], Sequence[str]] = lambda config: ()
+    """Overrides (``section.field=value``), which may depend on the configuration that the recipe gives."""
+    recipe: Callable[[str], str] = str
+    """From the column's recipe to this row's, where they differ."""
+
+    def config(self, recipe: str, scale: str, seed: int, more: Sequence[str] = ()) -> RunConfig:
+        """The run of this row for a recipe."""
+        asked = override(recipes.build(self.recipe(recipe), method=self.method, scale=scale, seed=seed), more)
+        return override(asked, [*self.changes(asked), *more])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """A run that an experiment needs, and its place in it."""
+
+    row: str
+    column: str
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """The finished repetitions at one place."""
+
+    row: str
+    column: str
+    configs: tuple[RunConfig, ...]
+    runs: tuple[RunFolder, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    scale: str
+    seeds: tuple[int, ...]
+    runs: Path
+    methods: tuple[str, ...] = ()
+    """Only these methods; empty means all."""
+    recipes: tuple[str, ...] = ()
+    """Only these recipes; empty means all."""
+    changes: tuple[str, ...] = ()
+    """Overrides of every run."""
+
+    @property
+    def part(self) -> dict[str, list[str]]:
+        """What was asked for less, or otherwise, than the whole experiment."""
+        given = {"methods": self.methods, "recipes": self.recipes, "changes": self.changes}
+        return {name: list(values) for name, values in given.items() if values}
+
+    tell: Callable[[str], None] = print
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What an experiment found: the tables to print, everything behind them, and figures."""
+
+    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """Tables by heading, each with its headings first."""
+    rows: Sequence[Mapping[str, Any]] = ()
+    """The same for machines; every row names its run folders."""
+    figures: Mapping[str, Drawing] = field(default_factory=dict)
+    """Figures by file name, the first one is the experiment's."""
+    notes: Sequence[str] = ()
+
+
+class Experiment(Protocol):
+    """One table or figure of the paper."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+
+    def plan(self, request: Request) -> list[Planned]:
+        """The runs it needs."""
+
+    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+        """Evaluate the finished runs."""
+
+
+def no_paper(row: str, column: str, quantity: str) -> Figure | None:
+    """The paper has no figure for this."""
+    return None

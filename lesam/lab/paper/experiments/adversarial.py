@@ -1,0 +1,45 @@
+"""Robustness of SAM and LE-SAM against PGD attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lesam.lab.attacks.pgd import PRESETS
+from lesam.lab.attacks.run import attack_run
+from lesam.lab.paper.experiments.cifar import rows
+from lesam.lab.paper.grid import Grid, Quantity, last_test
+from lesam.lab.recipes.published import ATTACKED, Figure
+from lesam.lab.runs.folder import RunFolder
+
+NAMES: Mapping[str, str] = {
+    "linf-1": "Test accuracy under L-infinity PGD, eps = 1/255 (%)",
+    "l2-32": "Test accuracy under L2 PGD, eps = 32/255 (%)",
+}
+COLUMNS = {"CIFAR-10": "robust-cifar10", "CIFAR-100": "robust-cifar100"}
+METHODS = {"SGD": "sgd", "SAM": "sam", "LE-SAM": "lesam"}
+
+
+def _attacked(preset: str) -> Quantity:
+    def read(run: RunFolder) -> float | None:
+        return attack_run(run, PRESETS[preset]).robustness.attacked * 100
+
+    return read
+
+
+def _paper(row: str, column: str, quantity: str) -> Figure | None:
+    for preset, name in NAMES.items():
+        figure = ATTACKED[COLUMNS[column]].get(METHODS[row], {}).get(preset)
+        if name == quantity and figure is not None:
+            return figure, None
+    return None
+
+
+ADVERSARIAL = Grid(
+    name="adversarial",
+    title="Test accuracy under PGD attacks",
+    rows=rows(*METHODS.values()),
+    columns=COLUMNS,
+    quantities={name: _attacked(preset) for preset, name in NAMES.items()}
+    | {"Test accuracy without an attack (%)": last_test},
+    paper=_paper,
+)

@@ -1,0 +1,152 @@
+"""Seconds per epoch of SAM and LE-SAM, measured in turns so that a busy machine favours neither."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant
+from lesam.lab.paper.experiments.cifar import BACKBONES
+from lesam.lab.tasks.step import Batch
+from lesam.lab.training.fabric import make_fabric
+from lesam.lab.training.session import Session
+
+METHODS = ("sam", "lesam")
+
+# Table on training time of the paper: SAM and LE-SAM, one RTX 5090.
+PUBLISHED: Mapping[str, tuple[float, float]] = {
+    "ResNet-18": (9.06, 9.32),
+    "WRN-28-10": (55.83, 56.26),
+    "PyramidNet-110": (88.82, 89.72),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is measured: turns of so many steps for each method; the first turn warms up and is not counted."""
+
+    turns: int
+    steps: int | None
+    """Steps a turn; None takes whole epochs."""
+
+
+EFFORTS: Mapping[str, Effort] = {
+    "smoke": Effort(turns=4, steps=2),
+    "small": Effort(turns=11, steps=12),
+    "paper": Effort(turns=6, steps=None),
+}
+
+
+class Cost:
+    """Trains SAM and LE-SAM side by side in one process, a turn each, and compares turn by turn."""
+
+    name = "cost"
+    title = "Training time per epoch of SAM and LE-SAM on CIFAR-100"
+
+    def plan(self, request: Request) -> list[Planned]:
+        """It measures sessions of its own and leaves no runs."""
+        return []
+
+    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+        """Measure every backbone."""
+        found = {
+            label: self._measure(f"cifar100-{backbone}", request)
+            for label, backbone in BACKBONES.items()
+            if not request.recipes or f"cifar100-{backbone}" in request.recipes
+        }
+        if not found:
+            raise ValueError(f"cost measures cifar100-{', cifar100-'.join(BACKBONES.values())}; got {request.recipes}")
+        head = ["", "SAM (s)", "LE-SAM (s)", "LE-SAM / SAM", "paper: SAM (s)", "LE-SAM (s)", "ratio"]
+        body = []
+        for label, measured in found.items():
+            theirs = PUBLISHED[label]
+            body.append(
+                [
+                    label,
+                    *(f"{measured['seconds_per_epoch'][method]:.2f}" for method in METHODS),
+                    f"{measured['ratio']:.3f} ({min(measured['ratios']):.3f} to {max(measured['ratios']):.3f})",
+                    *(f"{seconds:.2f}" for seconds in theirs),
+                    f"{theirs[1] / theirs[0]:.3f}",
+                ]
+            )
+        return Report(
+            tables={"Seconds per epoch, evaluation not counted": [head, *body]},
+            rows=[
+                {"row": label, **measured, "paper": PUBLISHED[label], "runs": []} for label, measured in found.items()
+            ],
+            notes=[
+                "SAM and LE-SAM train in turns in one process. Seconds are medians over turns, extrapolated to an "
+                "epoch; the ratio is the median of the ratios within a turn, with their range. The first turn is not "
+                "counted."
+            ],
+        )
+
+    def _measure(self, recipe: str, request: Request) -> dict[str, Any]:
+        effort = EFFORTS[request.scale]
+        configs = {
+            method: Variant(method=method).config(recipe, request.scale, request.seeds[0], request.changes)
+            for method in METHODS
+        }
+        fabric = make_fabric(configs["sam"].system)
+        if fabric.world_size > 1:
+            raise ValueError(
+                f"cost is measured in one process, not in {fabric.world_size}; start it alone, on one device"
+            )
+        racers = {method: _Racer(Session(config, fabric)) for method, config in configs.items()}
+        steps = effort.steps or racers["sam"].steps_per_epoch
+        taken: dict[str, list[float]] = {method: [] for method in METHODS}
+        for turn in range(effort.turns):
+            # Who goes first changes from turn to turn.
+            for method in METHODS if turn % 2 else reversed(METHODS):
+                seconds = racers[method].run(steps)
+                if turn:
+                    taken[method].append(seconds)
+            request.tell(f"{recipe}: turn {turn + 1} of {effort.turns}")
+        ratios = [ours / theirs for theirs, ours in zip(taken["sam"], taken["lesam"], strict=True)]
+        per_epoch = racers["sam"].steps_per_epoch / steps
+        return {
+            "recipe": recipe,
+            "seconds_per_epoch": {method: statistics.median(seconds) * per_epoch for method, seconds in taken.items()},
+            "ratio": statistics.median(ratios),
+            "ratios": ratios,
+            "seconds": taken,
+            "steps_a_turn": steps,
+        }
+
+
+class _Racer:
+    """A session that takes some steps at a time, through as many epochs as that needs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._batches = session, self._stream(session)
+        self.steps_per_epoch = session.times.steps_per_epoch
+        session.model.train()
+
+    @staticmethod
+    def _stream(session: Session) -> Iterator[Batch]:
+        epoch = 0
+        while True:
+            yield from session.task.batches(epoch, 0)
+            epoch += 1
+
+    def run(self, steps: int) -> float:
+        """Take steps and return the seconds they took, the device's own work included."""
+        session = self._session
+        _wait(session.fabric.device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            session.advance(next(self._batches))
+            if session.batch == self.steps_per_epoch:
+                session.end_epoch()
+        _wait(session.fabric.device)
+        return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

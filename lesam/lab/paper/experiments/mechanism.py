@@ -1,0 +1,207 @@
+"""What the paper's argument rests on: which term of the rise SAM and LE-SAM follow, measured over training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from lesam.lab.config.optimizer import LESAMConfig, SAMConfig
+from lesam.lab.config.run import RunConfig
+from lesam.lab.flatness.subject import kept
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request
+from lesam.lab.paper.experiments.cifar import rows
+from lesam.lab.paper.experiments.radius import STAGE
+from lesam.lab.paper.grid import Grid
+from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_rule
+from lesam.lab.report.plots import COLOURS
+from lesam.lab.runs.folder import RunFolder
+
+BATCHES: Mapping[str, int] = {"smoke": 2, "small": 8, "paper": 32}
+"""Mini-batches at each checkpoint."""
+
+MOST_KEPT = 50
+"""Epochs of the longest run of which every one is kept."""
+
+Measured = dict[int, list[Terms]]
+"""By number of finished epochs."""
+
+
+class Mechanism:
+    """First-order term and curvature term of every kept epoch, and the two illustrations on a real network."""
+
+    name = "mechanism"
+    title = "First-order and curvature terms of SAM's and LE-SAM's perturbations over training"
+
+    def plan(self, request: Request) -> list[Planned]:
+        """SAM and LE-SAM, with a checkpoint of every epoch where that is not too many."""
+        variants = {label: replace(variant, changes=_keep_all) for label, variant in rows("sam", "lesam").items()}
+        return Grid(name=self.name, title=self.title, rows=variants, columns=STAGE).plan(request)
+
+    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+        """Measure the terms where runs were kept; draw them, and the loss along real gradients."""
+        measured: dict[str, Measured] = {}
+        entries: list[dict[str, Any]] = []
+        remarks: list[str] = []
+        for cell in cells:
+            found: Measured = {}
+            for run in cell.runs:
+                request.tell(f"measuring {run.path.name}")
+                try:
+                    terms = {epoch: measure_terms(run, epoch, BATCHES[request.scale]) for epoch in sorted(kept(run))}
+                except ValueError as error:  # a run that diverged has no terms, the others have
+                    remarks.append(f"{run.path.name} was left out: {error}")
+                    continue
+                for epoch, of_epoch in terms.items():
+                    found.setdefault(epoch, []).extend(of_epoch)
+            if found:
+                measured[cell.row] = found
+                entries.append(_entry(cell, found))
+                missing = cell.configs[0].schedule.epochs - len(found)
+                if missing and cell.configs[0].schedule.epochs <= MOST_KEPT:
+                    remarks.append(f"{cell.row}: {missing} epochs were not kept by the runs that were there already.")
+        if not measured:
+            raise ValueError("none of the runs could be measured: " + " ".join(remarks))
+        drawings: dict[str, Drawing] = {"terms": _draw_terms(measured)}
+        if {"SAM", "LE-SAM"} <= measured.keys() and kept(_illustrated(cells)):
+            drawings["illustration"] = _illustrate(cells)
+        return Report(
+            tables={"Means over mini-batches of the training loss": _table(measured)},
+            rows=entries,
+            figures=drawings,
+            notes=[
+                "First-order term: rho |g|. Curvature term: eps'H eps / 2 with eps = rho g / |g|. Rise: the loss at "
+                "the perturbed weights minus the loss at the weights. All on augmented mini-batches in train mode, as "
+                "training sees them, pooled over seeds, with the budget of the epoch that follows the checkpoint. "
+                "Spread: standard deviation of |g| over mini-batches, divided by its mean.",
+                *remarks,
+            ],
+        )
+
+
+def _keep_all(config: RunConfig) -> list[str]:
+    """Short runs keep every epoch; long ones what their recipe keeps, every tenth."""
+    epochs = config.schedule.epochs
+    return [f"record.keep_epochs={','.join(map(str, range(1, epochs + 1)))}"] if epochs <= MOST_KEPT else []
+
+
+def _means(terms: Sequence[Terms]) -> dict[str, float]:
+    norms = [term.norm for term in terms]
+    first = statistics.fmean(term.first_order for term in terms)
+    curvature = statistics.fmean(term.curvature for term in terms)
+    return {
+        "first_order": first,
+        "curvature": curvature,
+        "rise": statistics.fmean(term.rise for term in terms),
+        "norm": statistics.fmean(norms),
+        "norm_spread": statistics.stdev(norms) / statistics.fmean(norms),
+        "first_order_spread": statistics.stdev([term.first_order for term in terms]),
+        "rho": statistics.fmean(term.rho for term in terms),
+    }
+
+
+def _table(measured: Mapping[str, Measured]) -> list[list[str]]:
+    head = ["", "epoch", "first-order", "curvature", "rise", "norm of g", "its spread", "std of first-order", "rho"]
+    body = [
+        [row, str(epoch), *(f"{value:.3g}" for value in _means(terms).values())]
+        for row, epochs in measured.items()
+        for epoch, terms in sorted(epochs.items())
+    ]
+    return [head, *body]
+
+
+def _entry(cell: Cell, measured: Measured) -> dict[str, Any]:
+    return {
+        "row": cell.row,
+        "seeds": [config.seed for config in cell.configs],
+        "epochs": {epoch: {"n": len(terms), **_means(terms)} for epoch, terms in sorted(measured.items())},
+        "runs": [run.path.name for run in cell.runs],
+    }
+
+
+def _draw_terms(measured: Mapping[str, Measured]) -> Drawing:
+    figure = Drawing(figsize=(13, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for row, epochs in measured.items():
+        colour = COLOURS[{"SAM": "sam", "LE-SAM": "lesam"}[row]]
+        order = sorted(epochs)
+        means = [_means(epochs[epoch]) for epoch in order]
+        left.plot(order, [m["first_order"] for m in means], "-o", color=colour, label=f"{row}: first-order")
+        left.plot(order, [m["curvature"] for m in means], "--s", color=colour, label=f"{row}: curvature")
+        middle.plot(order, [_share(m) for m in means], "-o", color=colour, label=row)
+        norms = [[term.norm for term in epochs[epoch]] for epoch in order]
+        means_of, spreads = [np.mean(of) for of in norms], [np.std(of, ddof=1) for of in norms]
+        right.errorbar(order, means_of, spreads, color=colour, marker="o", capsize=3, label=row)
+    left.set(xlabel="epoch", ylabel="part of the rise of the loss")
+    left.set_yscale("symlog", linthresh=1e-3)
+    middle.set(xlabel="epoch", ylabel="curvature's share (%)", ylim=(0, 100))
+    right.set(xlabel="epoch", ylabel="|g| over mini-batches, mean and std")
+    for axis in (left, middle, right):
+        axis.legend(fontsize="small")
+        axis.grid(alpha=0.3)
+    return figure
+
+
+def _share(means: Mapping[str, float]) -> float:
+    """The curvature term's part of both terms in percent; NaN where there is no perturbation (annealed to zero)."""
+    total = means["first_order"] + abs(means["curvature"])
+    return abs(means["curvature"]) / total * 100 if total else math.nan
+
+
+def _illustrate(cells: Sequence[Cell]) -> Drawing:
+    """Fixed radius against fixed budget, on a mini-batch early in a run and one late, where gradients differ."""
+    by_row = {cell.row: cell for cell in cells}
+    run = _illustrated(cells)
+    sam, ours = by_row["SAM"].configs[0].optimizer, by_row["LE-SAM"].configs[0].optimizer
+    if not isinstance(sam, SAMConfig) or not isinstance(ours, LESAMConfig):
+        raise TypeError("the illustration is of SAM and LE-SAM")
+    epochs = sorted(kept(run))
+    probes = {epoch: Probe(run, epoch, batches=1) for epoch in (epochs[0], epochs[len(epochs) * 7 // 10])}
+    rule = radius_rule(run.config(), ours.sigma)
+    reach = 1.5 * max(sam.rho, *(probe.terms(rule)[0].rho for probe in probes.values()))
+    distances = [float(t) for t in np.linspace(0, reach, 41)]
+    figure = Drawing(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    for colour, (epoch, probe) in zip(("C0", "C1"), probes.items(), strict=False):
+        (found,) = probe.slices(distances)
+        for axis in (left, right):
+            label = f"after epoch {epoch}, |g| = {found.norm:.2g}"
+            axis.plot(found.distances, found.rises, color=colour, label=label)
+            axis.plot(found.distances, [t * found.norm for t in found.distances], ":", color=colour, linewidth=1)
+        _mark_radius(left, found, sam.rho, colour)
+        _mark_budget(right, found, ours, colour)
+    left.axvline(sam.rho, color="black", linewidth=0.8)
+    left.set(title=f"SAM: radius {sam.rho:g} fixed, rise follows |g|", ylabel="rise of the loss")
+    right.axhline(ours.sigma, color="black", linewidth=0.8)
+    right.set(title=f"LE-SAM: budget {ours.sigma:g} fixed, what exceeds it is curvature")
+    for axis in (left, right):
+        axis.set_xlabel("distance along the gradient (dotted: first order)")
+        axis.legend(fontsize="small")
+    return figure
+
+
+def _illustrated(cells: Sequence[Cell]) -> RunFolder:
+    """The run whose loss is drawn."""
+    return next(cell.runs[0] for cell in cells if cell.row == "LE-SAM")
+
+
+def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:
+    rise = float(np.interp(rho, found.distances, found.rises))
+    axis.plot([rho], [rise], "o", color=colour)
+    axis.annotate(f"{rise:.2g}", (rho, rise), xytext=(6, -10), textcoords="offset points", color=colour)
+
+
+def _mark_budget(axis: Any, found: Slice, ours: LESAMConfig, colour: str) -> None:
+    cap = ours.rho_max or float("inf")
+    rho = min(ours.sigma / found.norm, cap)
+    rise = float(np.interp(rho, found.distances, found.rises))
+    first = rho * found.norm
+    axis.plot([rho, rho], [first, rise], color=colour, linewidth=6, alpha=0.35, solid_capstyle="butt")
+    axis.plot([rho], [rise], "o", color=colour)
+    note = f"{rise - first:+.2g}" + (" (at the cap)" if rho == cap else "")
+    axis.annotate(note, (rho, rise), xytext=(6, 4), textcoords="offset points", color=colour)

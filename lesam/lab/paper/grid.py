@@ -1,0 +1,167 @@
+"""Experiments that are a grid of runs: variants in rows, recipes in columns, a few numbers from each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure as Drawing
+
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, no_paper
+from lesam.lab.recipes.published import Figure, figure_text
+from lesam.lab.runs.folder import Row, RunFolder
+from lesam.lab.runs.repetitions import settings
+from lesam.lab.runs.statistics import Spread
+
+Quantity = Callable[[RunFolder], float | None]
+
+
+def last(name: str, scale: float = 1.0) -> Quantity:
+    """A field of the last row of the metrics."""
+
+    def read(run: RunFolder) -> float | None:
+        value = _summary(run)["last"].get(name)
+        return None if value is None else value * scale
+
+    return read
+
+
+last_test = last("test_accuracy", 100.0)
+"""Test accuracy of the last epoch, in percent."""
+
+
+def best_test(run: RunFolder) -> float | None:
+    """Test accuracy of the best epoch, chosen on the test set, in percent."""
+    accuracy: float = _summary(run)["best_test_selected"]["test_accuracy"]
+    return accuracy * 100
+
+
+ACCURACIES: Mapping[str, Quantity] = {
+    "Test accuracy of the last epoch (%)": last_test,
+    "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
+}
+
+OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Trains every variant on every recipe and tabulates quantities with the paper's figures beside them."""
+
+    name: str
+    title: str
+    rows: Mapping[str, Variant]
+    columns: Mapping[str, str]
+    quantities: Mapping[str, Quantity] = field(default_factory=lambda: ACCURACIES)
+    paper: Callable[[str, str, str], Figure | None] = no_paper
+    """Takes row, column and quantity."""
+    average: str | None = None
+    """Heading of a last column with the mean of the others, where the paper has one."""
+    draw: Callable[[Request, Sequence[Cell]], Mapping[str, Drawing]] = lambda request, cells: {}
+    remarks: Callable[[Request, Sequence[Cell]], Sequence[str]] = lambda request, cells: ()
+
+    def plan(self, request: Request) -> list[Planned]:
+        """One run for each seed, variant and recipe."""
+        return [
+            Planned(row=row, column=column, config=variant.config(recipe, request.scale, seed, request.changes))
+            for column, recipe in self.columns.items()
+            for row, variant in self.rows.items()
+            if not request.recipes or variant.recipe(recipe) in request.recipes
+            if not request.methods or variant.method in request.methods
+            for seed in request.seeds
+        ]
+
+    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+        """Read the quantities of all cells."""
+        values = {(cell.row, cell.column): self._values(cell) for cell in cells}
+        spreads = {place: _spreads(found) for place, found in values.items()}
+        if self.average is not None:
+            spreads |= self._averages(values)
+        return Report(
+            tables={quantity: self._table(quantity, spreads) for quantity in self.quantities},
+            rows=[
+                *(self._row(cell, values[cell.row, cell.column]) for cell in cells),
+                *(self._average_row(row, cells, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
+            ],
+            figures=self.draw(request, cells),
+            notes=[*([OVER_SEEDS] if len(request.seeds) > 1 else []), *self.remarks(request, cells)],
+        )
+
+    def _values(self, cell: Cell) -> dict[str, list[float | None]]:
+        return {name: [read(run) for run in cell.runs] for name, read in self.quantities.items()}
+
+    def _averages(self, values: Mapping[tuple[str, str], Mapping[str, Sequence[float | None]]]) -> dict[Any, Any]:
+        """Seed by seed the mean over columns, for rows that have all of them."""
+        found = {}
+        for row in self.rows:
+            columns = [values[row, column] for column in self.columns if (row, column) in values]
+            if len(columns) < len(self.columns):
+                continue
+            means: dict[str, list[float | None]] = {}
+            for name in self.quantities:
+                by_seed = list(zip(*(column[name] for column in columns), strict=True))
+                means[name] = [None if None in seed else math.fsum(seed) / len(seed) for seed in by_seed]
+            found[row, self.average] = _spreads(means)
+        return found
+
+    def _averaged(self, spreads: Mapping[tuple[str, Any], Any]) -> list[str]:
+        return [row for row in self.rows if self.average is not None and (row, self.average) in spreads]
+
+    def _average_row(self, row: str, cells: Sequence[Cell], spreads: Mapping[str, Spread]) -> Row:
+        published = {name: self.paper(row, str(self.average), name) for name in self.quantities}
+        return {
+            "row": row,
+            "column": self.average,
+            "mean": {name: spread.mean for name, spread in spreads.items()},
+            "std": {name: spread.std for name, spread in spreads.items()},
+            "paper": {name: figure for name, figure in published.items() if figure is not None},
+            "runs": [run.path.name for cell in cells if cell.row == row for run in cell.runs],
+        }
+
+    def _table(self, quantity: str, spreads: Mapping[tuple[str, Any], Mapping[str, Spread]]) -> list[list[str]]:
+        columns = [column for column in self._headings() if any(place[1] == column for place in spreads)]
+        rows = [row for row in self.rows if any(place[0] == row for place in spreads)]
+        published = {(row, column): self.paper(row, column, quantity) for row in rows for column in columns}
+        with_paper = [column for column in columns if any(published[row, column] for row in rows)]
+        table = [["", *(text for column in columns for text in (column, *["paper"] * (column in with_paper)))]]
+        for row in rows:
+            line = [row]
+            for column in columns:
+                spread = spreads.get((row, column), {}).get(quantity)
+                line.append("" if spread is None else spread.text(1.0) if "%" in quantity else spread.short())
+                if column in with_paper:
+                    line.append(figure_text(published[row, column]))
+            table.append(line)
+        return table
+
+    def _headings(self) -> list[str]:
+        return [*self.columns, *([] if self.average is None else [self.average])]
+
+    def _row(self, cell: Cell, values: Mapping[str, Sequence[float | None]]) -> Row:
+        config = cell.configs[0]
+        published = {name: self.paper(cell.row, cell.column, name) for name in self.quantities}
+        return {
+            "row": cell.row,
+            "column": cell.column,
+            "recipe": config.recipe,
+            "method": config.method,
+            "settings": settings(config),
+            "seeds": [one.seed for one in cell.configs],
+            "values": {name: list(found) for name, found in values.items()},
+            "paper": {name: figure for name, figure in published.items() if figure is not None},
+            "runs": [run.path.name for run in cell.runs],
+        }
+
+
+def _spreads(values: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
+    known = {name: [value for value in found if value is not None] for name, found in values.items()}
+    return {name: Spread.of(found) for name, found in known.items() if found}
+
+
+def _summary(run: RunFolder) -> Row:
+    summary = run.summary()
+    if summary is None:
+        raise ValueError(f"{run.path} is not finished")
+    return summary

@@ -1,0 +1,159 @@
+"""The folder of one run: who may write to it, its metric files and what is left of them after a crash.
+
+``docs/run-folder.md`` describes every file; other tools read them, so names and fields are stable.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.files import sync_file, write_atomically
+from lesam.lab.config.text import from_json, to_json
+
+Row = dict[str, Any]
+
+
+class RunFolder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Name a folder; nothing is created until something is written."""
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+
+    @classmethod
+    def of(cls, config: RunConfig, runs: Path | str) -> RunFolder:
+        """The folder of a configuration below ``runs``."""
+        return cls(Path(runs) / config.folder_name)
+
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        try:
+            return from_json((self.path / "config.json").read_text())
+        except FileNotFoundError:
+            raise ValueError(f"{self.path} is not a run folder: it has no config.json") from None
+
+    def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
+        """Write the configuration, and add this start to the list of environments."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / "config.json", to_json(config))
+        starts = [*self.environments(), dict(environment)]
+        write_atomically(self.path / "environment.json", json.dumps(starts, indent=2) + "\n")
+
+    def environments(self) -> list[Row]:
+        """One entry for each time the run was started."""
+        try:
+            starts: list[Row] = json.loads((self.path / "environment.json").read_text())
+        except FileNotFoundError:
+            return []
+        return starts
+
+    def summary(self) -> Row | None:
+        """The result of a finished run, None while it is not finished."""
+        try:
+            summary: Row = json.loads((self.path / "summary.json").read_text())
+        except FileNotFoundError:
+            return None
+        return summary
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the run as finished."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def metrics(self) -> list[Row]:
+        """One row per epoch."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    def steps(self) -> list[Row]:
+        """One row per window of optimizer steps."""
+        return read_rows(self.path / "steps.jsonl")
+
+    def append(self, metrics: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> None:
+        """Add the rows of one epoch."""
+        for name, rows in (("steps.jsonl", steps), ("metrics.jsonl", [metrics])):
+            with (self.path / name).open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def sync(self) -> None:
+        """Bring all rows to the disk and rewrite the CSV: called before each checkpoint, which relies on them."""
+        for name in ("steps.jsonl", "metrics.jsonl"):
+            if (self.path / name).exists():
+                sync_file(self.path / name)
+        self._write_csv()
+
+    def rewind(self, *, epoch: int) -> None:
+        """Forget rows of epochs at or after ``epoch``, and a torn last line: they will be written again."""
+        for name in ("metrics.jsonl", "steps.jsonl"):
+            path = self.path / name
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["epoch"] < epoch]
+                write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._write_csv()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep a second process from training the same run; a killed owner's lock vanishes with it."""
+        if os.name == "nt":
+            yield
+            return
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RuntimeError(f"another process is training {self.path}; wait for it or stop it") from None
+            yield
+
+    def _write_csv(self) -> None:
+        rows = self.metrics()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path / "metrics.csv", text.getvalue())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a JSONL file; a torn last line, as a killed process leaves it, is not a row."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    rows: list[Row] = []
+    for number, line in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number + 1 < len(lines):
+                raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None
+    return rows
+
+
+def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
+    """The run folders among and below the given paths, in the order of their names.
+
+    A run inside the folder of another one is a part of that one (a first pass), found only by its own path.
+    """
+    found: dict[Path, RunFolder] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise ValueError(f"{path} does not exist; run folders are made by `lesam train`")
+        files = [path / "config.json"] if (path / "config.json").exists() else path.rglob("config.json")
+        folders = {file.parent for file in files}
+        for folder in sorted(folders):
+            if not folders.intersection(folder.parents):
+                found[folder] = RunFolder(folder)
+    if not found:
+        raise ValueError(f"no run folders below {', '.join(map(str, paths))}; `lesam train` makes them")
+    return list(found.values())

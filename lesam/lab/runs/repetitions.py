@@ -1,0 +1,103 @@
+"""Runs that are repetitions of each other, and a name that tells groups apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lesam.lab.config.run import RunConfig, identity
+from lesam.lab.config.optimizer import TITLES
+from lesam.lab.runs.folder import Row, RunFolder
+
+NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Runs that differ in nothing but the seed."""
+
+    config: RunConfig
+    label: str
+    """The method, and what tells it from other groups of the same method in the same recipe and scale."""
+    place: str
+    """Recipe and scale, where the groups at hand come from several; else empty."""
+    runs: tuple[RunFolder, ...]
+
+    @property
+    def title(self) -> str:
+        """The label, and the place where it needs one."""
+        return f"{self.label}, {self.place}" if self.place else self.label
+
+    @property
+    def finished(self) -> tuple[RunFolder, ...]:
+        """Those of the runs that reached their end, with a test accuracy there."""
+        summaries = [(run, run.summary()) for run in self.runs]
+        return tuple(run for run, summary in summaries if summary is not None and "test_accuracy" in summary["last"])
+
+    def rows(self) -> list[list[Row]]:
+        """The epochs of each run."""
+        return [run.metrics() for run in self.runs]
+
+
+def group(runs: Iterable[RunFolder]) -> list[Group]:
+    """Put repetitions together, in the order in which methods are listed; labels say what differs."""
+    cells: dict[str, list[tuple[RunConfig, RunFolder]]] = {}
+    for run in runs:
+        config = run.config()
+        cells.setdefault(_cell(config), []).append((config, run))
+    members = sorted(cells.values(), key=lambda cell: _order(cell[0][0]))
+    configs = [cell[0][0] for cell in members]
+    places = {(config.recipe, config.scale) for config in configs}
+    return [
+        Group(
+            config=config,
+            label=_label(config, configs),
+            place=f"{config.recipe} {config.scale}" if len(places) > 1 else "",
+            runs=tuple(run for _, run in cell),
+        )
+        for config, cell in zip(configs, members, strict=True)
+    ]
+
+
+def settings(config: RunConfig) -> dict[str, Any]:
+    """All settings that make a run what it is, apart from its seeds, by dotted path."""
+    flat = _flatten(identity(config))
+    return {path: value for path, value in flat.items() if path not in NOT_SETTINGS}
+
+
+def _cell(config: RunConfig) -> str:
+    return repr((config.recipe, config.scale, sorted(settings(config).items(), key=lambda item: item[0])))
+
+
+def _order(config: RunConfig) -> tuple[Any, ...]:
+    return (
+        config.recipe,
+        config.scale,
+        list(TITLES).index(config.method),
+        [(path, repr(value)) for path, value in sorted(settings(config).items())],
+    )
+
+
+def _label(config: RunConfig, others: Sequence[RunConfig]) -> str:
+    """The method, and those settings in which groups of the same method and recipe differ."""
+    mine = settings(config)
+    rivals = [
+        settings(other)
+        for other in others
+        if (other.recipe, other.scale, other.method) == (config.recipe, config.scale, config.method)
+    ]
+    differing = [path for path in mine if any(rival.get(path, mine[path]) != mine[path] for rival in rivals)]
+    title = TITLES[config.method]
+    notes = ", ".join(f"{path.rpartition('.')[2]}={mine[path]}" for path in differing)
+    return f"{title} ({notes})" if notes else title
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

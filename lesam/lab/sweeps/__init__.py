@@ -1,0 +1,1 @@
+"""Many runs: on a grid, in a search, side by side."""

@@ -1,0 +1,168 @@
+"""Many runs at once: a few processes, each training one run after another.
+
+A run that raises is reported and the others go on; a process that dies is replaced, and only its run has failed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any, Literal
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.training.reporter import Silent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A run to train; ``key`` is whatever its owner knows it by."""
+
+    key: Any
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """News of a job: an epoch's row, a summary, or why it failed."""
+
+    job: Job
+    kind: Literal["epoch", "done", "failed", "interrupted"]
+    row: Mapping[str, Any] | None = None
+    summary: Mapping[str, Any] | None = None
+    error: str = ""
+
+
+class Pool:
+    """Processes that train jobs. Every one uses ``threads`` threads, so results do not depend on ``jobs``."""
+
+    def __init__(self, *, runs: Path | str, jobs: int, threads: int = 1) -> None:
+        """Name where run folders lie and how many processes train at a time."""
+        if jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {jobs}")
+        self._runs, self._size, self._threads = str(runs), jobs, threads
+        self._context = _context()
+
+    def run(self, jobs: Iterator[Job] | list[Job], hear: Callable[[Event], None]) -> None:
+        """Train all jobs, taken from the iterator only when a process is free; ``hear`` gets every event."""
+        waiting = iter(jobs)
+        busy: dict[Connection, tuple[Any, Job]] = {}
+        idle: list[tuple[Any, Connection]] = []
+        try:
+            while True:
+                while len(busy) < self._size and (job := next(waiting, None)) is not None:
+                    process, pipe = idle.pop() if idle else self._start()
+                    pipe.send(job)
+                    busy[pipe] = (process, job)
+                if not busy:
+                    return
+                for pipe in [known for known in wait(list(busy)) if isinstance(known, Connection)]:
+                    process, job = busy[pipe]
+                    event = _receive(pipe, process, job)
+                    if event.kind != "epoch":
+                        del busy[pipe]
+                        if process.is_alive() and event.kind != "interrupted":
+                            idle.append((process, pipe))
+                    hear(event)
+                    if event.kind == "interrupted":
+                        raise KeyboardInterrupt
+        finally:
+            for pipe in [*busy, *(pipe for _, pipe in idle)]:
+                pipe.close()  # a worker stops at its next message and leaves what can be resumed
+            for process in [*(process for process, _ in busy.values()), *(process for process, _ in idle)]:
+                process.join()
+
+    def _start(self) -> tuple[Any, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=_work, args=(theirs, self._runs, self._threads), daemon=True
+        )
+        process.start()
+        theirs.close()
+        return process, ours
+
+
+def train_jobs(
+    waiting: list[Job], *, runs: Path | str, jobs: int, threads: int = 1, hear: Callable[[Event], None]
+) -> dict[Any, Mapping[str, Any]]:
+    """The summaries of all jobs by their keys; a failure is raised after the others have finished."""
+    done: dict[Any, Mapping[str, Any]] = {}
+    failures: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.kind == "done" and event.summary is not None:
+            done[event.job.key] = event.summary
+        elif event.kind == "failed":
+            failures.append(f"{event.job.config.folder_name}: {event.error}")
+        hear(event)
+
+    Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, listen)
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
+    return {job.key: done[job.key] for job in waiting}
+
+
+class _Messenger(Silent):
+    """Sends each epoch's row to the parent process."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
+        """Send the row; raises when nobody listens any more, which ends the run."""
+        self._pipe.send(("epoch", dict(row)))
+
+
+def _work(pipe: Connection, runs: str, threads: int) -> None:
+    """What a worker process does: train jobs until the pipe closes."""
+    import torch
+
+    from lesam.lab.training.interrupt import RunInterruptedError
+    from lesam.lab.training.loop import train
+
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            job: Job = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            answer: tuple[str, Any] = ("done", train(job.config, runs=runs, report=_Messenger(pipe)))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        except (RunInterruptedError, KeyboardInterrupt):
+            answer = ("interrupted", None)
+        except Exception:
+            answer = ("failed", traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _receive(pipe: Connection, process: Any, job: Job) -> Event:
+    try:
+        kind, value = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        process.join()
+        return Event(job=job, kind="failed", error=f"the process died with exit code {process.exitcode}")
+    if kind == "epoch":
+        return Event(job=job, kind="epoch", row=value)
+    if kind == "done":
+        return Event(job=job, kind="done", summary=value)
+    if kind == "interrupted":
+        return Event(job=job, kind="interrupted")
+    return Event(job=job, kind="failed", error=value)
+
+
+def _context() -> BaseContext:
+    """Processes forked from a server that has imported everything once, where the system has such a thing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lesam.lab.training.loop"])
+    return context

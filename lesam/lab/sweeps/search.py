@@ -1,0 +1,223 @@
+"""Many settings of one recipe: a grid over run folders, or a search through an Optuna study that machines can share."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.sweeps.pool import Event, Job, Pool
+
+if TYPE_CHECKING:
+    import optuna
+
+Build = Callable[[Sequence[str], int], RunConfig]
+"""Makes the configuration of a run from overrides and a seed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one run of a sweep."""
+
+    setting: tuple[str, ...]
+    seed: int
+    config: RunConfig
+    summary: Mapping[str, Any] | None
+    error: str = ""
+
+
+def parse_grid(axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """All combinations of ``"path=value,value"`` axes.
+
+    >>> parse_grid(["optimizer.sigma=0.2,0.3", "optimizer.rho_max=none,0.4"])[1]
+    ('optimizer.sigma=0.2', 'optimizer.rho_max=0.4')
+    """
+    choices = []
+    for axis in axes:
+        path, equals, values = axis.partition("=")
+        if not equals or not all(values.split(",")):
+            raise ValueError(f"a grid axis is written section.field=value,value, got {axis!r}")
+        choices.append([f"{path}={value}" for value in values.split(",")])
+    return list(itertools.product(*choices))
+
+
+def grid(
+    build: Build,
+    settings: Sequence[tuple[str, ...]],
+    seeds: Sequence[int],
+    *,
+    runs: Path,
+    jobs: int,
+    threads: int = 1,
+    hear: Callable[[Event], None] = lambda event: None,
+) -> list[Outcome]:
+    """Train every setting with every seed; finished runs are not repeated, failures do not stop the rest."""
+    pairs = list(itertools.product(settings, seeds))
+    configs = {pair: build(*pair) for pair in pairs}  # a mistake in any setting shows before anything is trained
+    outcomes: dict[Any, Outcome] = {}
+
+    def listen(event: Event) -> None:
+        if event.kind in ("done", "failed"):
+            setting, seed = event.job.key
+            outcomes[event.job.key] = Outcome(
+                setting=setting,
+                seed=seed,
+                config=event.job.config,
+                summary=event.summary,
+                error=event.error,
+            )
+        hear(event)
+
+    Pool(runs=runs, jobs=jobs, threads=threads).run(
+        [Job(key=pair, config=config) for pair, config in configs.items()], listen
+    )
+    return [outcomes[pair] for pair in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A setting to be searched: ``path=low:high``, ``path=low:high:log`` or ``path=a,b,c``."""
+
+    path: str
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    choices: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read a range from the command line.
+
+        >>> Range.parse("optimizer.sigma=0.05:1:log")
+        Range(path='optimizer.sigma', low=0.05, high=1.0, log=True, choices=())
+        """
+        path, equals, values = text.partition("=")
+        if equals and ":" in values:
+            low, high, *rest = values.split(":")
+            try:
+                limits = float(low), float(high)
+            except ValueError:
+                limits = (1.0, 0.0)
+            if limits[0] < limits[1] and rest in ([], ["log"]) and not (rest and limits[0] <= 0):
+                return cls(path, *limits, log=bool(rest))
+        elif equals and all(values.split(",")):
+            return cls(path, choices=tuple(values.split(",")))
+        raise ValueError(
+            f"a search range is written section.field=low:high, low:high:log (low > 0) or a,b,c; got {text!r}"
+        )
+
+    @property
+    def example(self) -> str:
+        """An override with some value of the range, to see whether there is such a setting."""
+        return f"{self.path}={self.choices[0] if self.choices else self.low}"
+
+    def suggest(self, trial: optuna.Trial) -> str:
+        """An override with the value that the study proposes."""
+        if self.choices:
+            return f"{self.path}={trial.suggest_categorical(self.path, self.choices)}"
+        return f"{self.path}={trial.suggest_float(self.path, self.low, self.high, log=self.log)!r}"
+
+
+def search(
+    build: Build,
+    ranges: Sequence[Range],
+    seeds: Sequence[int],
+    *,
+    trials: int,
+    study_name: str,
+    storage: str,
+    runs: Path,
+    jobs: int,
+    threads: int = 1,
+    sampler_seed: int = 0,
+    hear: Callable[[Event], None] = lambda event: None,
+) -> optuna.Study:
+    """Search for the setting with the best mean validation accuracy over the seeds, ``trials`` settings in all.
+
+    The study lies in ``storage``; processes on other machines that name the same one share its trials. A trial left
+    behind by a process of this machine that died is put back into the queue, and its runs go on from their folders.
+    """
+    import optuna
+
+    _check_validation(build([item.example for item in ranges], seeds[0]))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name=study_name,
+        storage=storage,
+        direction="maximize",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=sampler_seed, constant_liar=True),
+    )
+    _requeue_orphans(study)
+    scores: dict[int, list[float]] = {}
+    open_trials: dict[int, optuna.Trial] = {}
+
+    def proposals() -> Iterator[Job]:
+        while _counted(study) < trials:
+            trial = study.ask()
+            trial.set_user_attr("owner", _owner(os.getpid()))
+            open_trials[trial.number], scores[trial.number] = trial, []
+            setting = tuple(item.suggest(trial) for item in ranges)
+            for seed in seeds:
+                yield Job(key=(trial.number, seed), config=build(setting, seed))
+
+    def listen(event: Event) -> None:
+        number = event.job.key[0]
+        if event.kind == "done" and event.summary is not None:
+            scores[number].append(event.summary["last"]["validation_accuracy"])
+            if len(scores[number]) == len(seeds) and number in open_trials:
+                study.tell(open_trials.pop(number), sum(scores[number]) / len(seeds))
+        elif event.kind == "failed" and number in open_trials:
+            trial = open_trials.pop(number)
+            trial.set_user_attr("error", event.error)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        hear(event)
+
+    Pool(runs=runs, jobs=jobs, threads=threads).run(proposals(), listen)
+    return study
+
+
+def _check_validation(config: RunConfig) -> None:
+    if not config.data.options.get("validation"):
+        raise ValueError(
+            "a search needs a validation split to choose on, never the test split: --set data.options.validation=0.1"
+        )
+
+
+def _counted(study: optuna.Study) -> int:
+    """Trials that count against the total: finished, failed by their own fault, or being worked on."""
+    import optuna
+
+    done = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING)
+    return sum(trial.state in done or "error" in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+
+
+def _requeue_orphans(study: optuna.Study) -> None:
+    """Put trials of dead processes of this machine back into the queue."""
+    import optuna
+
+    running = (optuna.trial.TrialState.RUNNING,)
+    for orphan in study.get_trials(deepcopy=False, states=running):
+        host, _, pid = str(orphan.user_attrs.get("owner", ":0")).rpartition(":")
+        if host == platform.node() and not _alive(int(pid)):
+            study.tell(orphan.number, state=optuna.trial.TrialState.FAIL)
+            study.enqueue_trial(orphan.params)
+
+
+def _owner(pid: int) -> str:
+    return f"{platform.node()}:{pid}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,81 @@
+"""Devices, precision and processes, all through Lightning Fabric."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import nn
+
+from lesam.lab.config.run import RecordConfig, SystemConfig
+
+
+def make_fabric(system: SystemConfig) -> Fabric:
+    """A launched Fabric for the configuration.
+
+    Under ``torchrun`` the number of processes is what torchrun says; under SLURM, and when this process has to
+    start the others itself, it is ``devices`` times ``nodes``.
+    """
+    devices: int | Literal["auto"] = "auto" if system.devices == "auto" else _count(system.devices)
+    nodes = system.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    many = nodes > 1 or devices not in (1, "auto")
+    strategy: Any = "ddp" if system.strategy == "ddp" or (many and system.strategy == "auto") else "auto"
+    if system.strategy == "fsdp":
+        world: int | Literal["auto"] = nodes * devices if isinstance(devices, int) else "auto"
+        strategy = ModelParallelStrategy(shard, data_parallel_size=world, tensor_parallel_size=1)
+    fabric = Fabric(
+        accelerator=system.accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        precision=system.precision,
+    )
+    fabric.launch()
+    if system.deterministic:
+        torch.use_deterministic_algorithms(True)
+    return fabric
+
+
+def shard(model: nn.Module, mesh: Any) -> nn.Module:
+    """Shard the direct children of a model and then the rest of it (FSDP2)."""
+    from torch.distributed.fsdp import fully_shard
+
+    data = mesh["data_parallel"]
+    for child in model.children():
+        if any(parameter.requires_grad for parameter in child.parameters()):
+            fully_shard(child, mesh=data)
+    fully_shard(model, mesh=data)
+    return model
+
+
+def make_loggers(record: RecordConfig, folder: Path) -> list[Any]:
+    """The optional loggers of a run; metrics always go to the run folder, whatever is chosen here."""
+    loggers: list[Any] = []
+    if record.tensorboard:
+        from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+        loggers.append(TensorBoardLogger(root_dir=folder, name="tensorboard", version=""))
+    if record.wandb is not None:
+        try:
+            from lightning.pytorch.loggers import WandbLogger
+        except ImportError as error:
+            raise RuntimeError("record.wandb needs Weights & Biases: pip install wandb") from error
+        loggers.append(WandbLogger(project=record.wandb, name=folder.name, save_dir=folder))
+    return loggers
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"system.devices must be a positive number or 'auto', got {text!r}")
+    return count

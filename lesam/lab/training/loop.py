@@ -1,0 +1,239 @@
+"""The training loop. There is one in the project, and every experiment runs on it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs import environment
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.prefix import start_from_relative
+from lesam.lab.tasks import metrics as meter
+from lesam.lab.training.fabric import make_fabric, make_loggers
+from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
+from lesam.lab.training.length import Choice, choose, first_pass
+from lesam.lab.training.reporter import Reporter, Silent, reporter
+from lesam.lab.training.session import Session
+from lesam.lab.training.tracking import Tracker
+
+Summary = dict[str, Any]
+
+
+def train(
+    config: RunConfig,
+    *,
+    runs: Path | str = "runs",
+    fabric: Fabric | None = None,
+    report: Reporter | None = None,
+) -> Summary:
+    """Train a run to its end, from the newest valid checkpoint where there is one.
+
+    The run's folder lies below ``runs`` and must be visible to every worker. A finished run is left alone. Where the
+    task chooses its length in a first pass, that one is trained before, in a folder inside this run's.
+
+    Args:
+        config: The run.
+        runs: Where run folders are kept.
+        fabric: A launched Fabric to share between runs; by default one is made.
+        report: Who hears of the progress; by default a bar or plain lines.
+
+    Returns:
+        The content of ``summary.json``.
+
+    Raises:
+        RunInterruptedError: The process was asked to stop; a checkpoint was written.
+    """
+    fabric = fabric or make_fabric(config.system)
+    report = (report or reporter()) if fabric.is_global_zero else Silent()
+    folder = RunFolder.of(config, runs)
+    done: Summary | None = fabric.broadcast(folder.summary())
+    if done is not None:
+        report.message(f"{folder.path} is finished; nothing to do (delete the folder to train it again)")
+        return done
+    first = first_pass(config) if config.task.two_passes else None
+    # Before anything is written: here missing data or weights are said.
+    session = Session(first or config, fabric)
+    with ExitStack() as stack:
+        if fabric.is_global_zero:
+            # Not where a first pass sets the length: it may end before the switch.
+            relative = start_from_relative(config, Path(runs)) if first is None else None
+            if relative is not None:
+                report.message(f"{folder.path} begins where {relative.path} was at its switch")
+            stack.enter_context(folder.lock())
+            folder.create(config, environment.describe())
+        choice: Choice | None = None
+        if first is not None:
+            train(first, runs=folder.path, fabric=fabric, report=report)
+            chosen = choose(RunFolder.of(first, folder.path)) if fabric.is_global_zero else None
+            choice = cast(Choice, fabric.broadcast(chosen))
+            session = Session(config, fabric, stop=choice.steps)
+        interrupt = stack.enter_context(Interrupt())
+        fabric.barrier()
+        stack.callback(report.stop)
+        return Run(session, folder, report, interrupt, choice).finish()
+
+
+class Run:
+    """One run on its way: takes steps, writes rows and checkpoints."""
+
+    def __init__(
+        self,
+        session: Session,
+        folder: RunFolder,
+        report: Reporter,
+        interrupt: Interrupt,
+        choice: Choice | None = None,
+    ) -> None:
+        """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
+        self.choice = choice
+        self.session, self.folder, self.report, self.interrupt = session, folder, report, interrupt
+        self.fabric, self.config = session.fabric, session.config
+        self.record = self.config.record
+        self.loggers = make_loggers(self.record, folder.path) if self.fabric.is_global_zero else []
+        found, complaints = self.fabric.broadcast(checkpoints.newest_valid(folder.checkpoints))
+        for complaint in complaints:
+            report.message(complaint)
+        if found is not None:
+            session.restore(found)
+        if self.fabric.is_global_zero:
+            folder.rewind(epoch=session.epoch)
+        self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], report.message)
+
+    def finish(self) -> Summary:
+        """Train what is left and write the summary."""
+        session = self.session
+        self.report.start(self.config, steps=session.times.steps, done=session.step)
+        while not session.finished:
+            row = self._epoch()
+            session.end_epoch()
+            due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.record.keep_epochs
+            if due or session.finished:
+                self._checkpoint()
+            self.report.epoch(row, epochs=session.times.epochs)
+        summary = self._summary()
+        if self.fabric.is_global_zero:
+            self.folder.finish(summary)
+            self.report.message(f"finished {self.folder.path}: {_result(summary)}")
+        self.fabric.barrier()
+        return summary
+
+    def _epoch(self) -> dict[str, Any]:
+        """Train one epoch, or the rest of it, and record it."""
+        session = self.session
+        session.model.train()
+        first, began = session.batch, time.monotonic()
+        batches = session.times.batches(session.epoch)
+        for batch in session.batches():
+            session.advance(batch)
+            self.report.step()
+            self._between_steps(began, last=session.batch == batches)
+        table = self._mean_over_workers(session.meter.table())
+        seconds = time.monotonic() - began  # reading the table waited for the device
+        return self._write_rows(table, seconds, samples=self._samples(first), began=began)
+
+    def _between_steps(self, began: float, *, last: bool) -> None:
+        """Stop if asked to, with a checkpoint; checkpoint if one is due inside the epoch."""
+        session, every = self.session, self.record.checkpoint_steps
+        alone = self.fabric.world_size == 1
+        if alone or session.batch % self.record.steps_every == 0:  # workers agree now and then, not every step
+            wanted = self.interrupt.requested
+            if not alone:
+                wanted = bool(self.fabric.all_reduce(torch.tensor(float(wanted)), reduce_op="sum"))
+            if wanted:
+                self._checkpoint(extra_seconds=time.monotonic() - began)
+                raise RunInterruptedError(f"stopped at step {session.step} with a checkpoint in {self.folder.path}")
+        if every is not None and session.step % every == 0 and not last:
+            self._checkpoint(extra_seconds=time.monotonic() - began)
+
+    def _write_rows(self, table: torch.Tensor, seconds: float, *, samples: float, began: float) -> dict[str, Any]:
+        """Evaluate, and write the rows of the finished epoch."""
+        session = self.session
+        sizes = session.meter.sizes()
+        correct, count = (self._sum_over_workers(total) for total in session.meter.totals())
+        row: dict[str, Any] = {
+            "epoch": session.epoch,
+            "step": session.step,
+            "lr": session.optimizer.param_groups[0]["lr"],
+            **meter.summarise(table, sizes),
+            "train_accuracy": correct / count,
+        }
+        final = session.step >= session.times.steps
+        if final or (session.epoch + 1) % self.record.evaluate_every == 0:
+            row |= session.task.scores()
+            if "test_accuracy" in row:  # a pass that chooses a length does not look at the test images
+                if row["test_accuracy"] > session.best["test_accuracy"]:
+                    session.best = {"test_accuracy": row["test_accuracy"], "epoch": session.epoch}
+                row["best_test_accuracy"] = session.best["test_accuracy"]
+        row |= self.tracker.columns(elapsed=session.elapsed + time.monotonic() - began)
+        session.elapsed += time.monotonic() - began
+        row |= {"images_per_second": samples / seconds, "seconds": seconds, "elapsed": session.elapsed}
+        if self.fabric.is_global_zero:
+            first_step = session.epoch * session.times.steps_per_epoch
+            every = self.record.steps_every
+            steps = meter.windows(table, sizes, epoch=session.epoch, first_step=first_step, every=every)
+            self.folder.append(row, steps)
+            for logger in self.loggers:
+                logger.log_metrics({k: v for k, v in row.items() if v is not None}, step=session.step)
+        return row
+
+    def _checkpoint(self, extra_seconds: float = 0.0) -> None:
+        """Write a checkpoint; the rows it relies on reach the disk first."""
+        session = self.session
+        session.elapsed += extra_seconds
+        weights, state = session.saved()
+        if self.fabric.is_global_zero:
+            self.folder.sync()
+            checkpoints.save(
+                self.folder.checkpoints,
+                epoch=session.epoch,
+                step=session.step,
+                batch=session.batch,
+                weights=weights,
+                state=state,
+            )
+            checkpoints.prune(self.folder.checkpoints, keep=self.record.keep, keep_epochs=self.record.keep_epochs)
+        session.elapsed -= extra_seconds
+        self.fabric.barrier()
+
+    def _summary(self) -> Summary:
+        """The result: the last row, and the best test accuracy, which the test set itself selected."""
+        rows = self.folder.metrics() if self.fabric.is_global_zero else []
+        last: dict[str, Any] = self.fabric.broadcast(rows[-1] if rows else {})
+        return {
+            "recipe": self.config.recipe,
+            "scale": self.config.scale,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "fingerprint": self.config.fingerprint,
+            "folder": self.folder.path.name,
+            "last": last,
+            "best_test_selected": dict(self.session.best),
+            "seconds": self.session.elapsed,
+            **({} if self.choice is None else {"first_pass": asdict(self.choice)}),
+        }
+
+    def _samples(self, first: int) -> float:
+        """Images this epoch trained on since it was started or resumed, over all workers."""
+        return self._sum_over_workers(self.session.meter.sizes()[first:].sum())
+
+    def _sum_over_workers(self, value: torch.Tensor) -> float:
+        return float(cast(torch.Tensor, self.fabric.all_reduce(value, reduce_op="sum")))
+
+    def _mean_over_workers(self, table: torch.Tensor) -> torch.Tensor:
+        reduced = self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="mean")
+        return cast(torch.Tensor, reduced).cpu()
+
+
+def _result(summary: Summary) -> str:
+    if "test_accuracy" not in summary["last"]:
+        return f"validation accuracy {summary['last']['validation_accuracy'] * 100:.2f} %"
+    accuracy, best = summary["last"]["test_accuracy"], summary["best_test_selected"]["test_accuracy"]
+    return f"test accuracy {accuracy * 100:.2f} % (best epoch, chosen on the test set: {best * 100:.2f} %)"

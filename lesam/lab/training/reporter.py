@@ -1,0 +1,145 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines in a log, nothing in a worker."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lesam.lab.config.run import RunConfig
+
+
+class Reporter(Protocol):
+    """Hears of a run's progress. Calls come from the process with rank 0 only."""
+
+    def start(self, config: RunConfig, *, steps: int, done: int) -> None:
+        """A run begins, or goes on after ``done`` of its ``steps``."""
+
+    def step(self) -> None:
+        """One more step was taken. Called often, must not touch the device."""
+
+    def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
+        """An epoch ended with this row of metrics."""
+
+    def message(self, text: str) -> None:
+        """Something worth a sentence."""
+
+    def stop(self) -> None:
+        """The run ended, well or not."""
+
+
+class Silent:
+    """Reports nothing."""
+
+    def start(self, config: RunConfig, *, steps: int, done: int) -> None:
+        """Ignored."""
+
+    def step(self) -> None:
+        """Ignored."""
+
+    def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
+        """Ignored."""
+
+    def message(self, text: str) -> None:
+        """Ignored."""
+
+    def stop(self) -> None:
+        """Ignored."""
+
+
+class Lines(Silent):
+    """One plain line per epoch on standard output."""
+
+    def start(self, config: RunConfig, *, steps: int, done: int) -> None:
+        """Name the run and start the clock."""
+        self._steps, self._first, self._clock = steps, done, time.monotonic()
+        going_on = f", going on at step {done}" if done else ""
+        self.message(f"{config.folder_name}: {steps} steps{going_on}")
+
+    def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
+        """Print the epoch's row and the time left."""
+        taken = row["step"] - self._first
+        left = (time.monotonic() - self._clock) / max(taken, 1) * (self._steps - row["step"])
+        self.message(f"epoch {row['epoch'] + 1}/{epochs}  {describe(row)}  {clock(left)} left")
+
+    def message(self, text: str) -> None:
+        """Print a line at once."""
+        print(text, flush=True)
+
+
+class Bar(Silent):
+    """A rich progress bar for one run."""
+
+    def __init__(self) -> None:
+        """Prepare the bar; it appears at the start of a run."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            TimeRemainingColumn(),
+        )
+
+    def start(self, config: RunConfig, *, steps: int, done: int) -> None:
+        """Show the bar."""
+        self._bar.start()
+        name = f"{config.recipe} {config.method} seed {config.seed}"
+        self._task = self._bar.add_task(name, total=steps, completed=done, metrics="")
+
+    def step(self) -> None:
+        """Advance the bar; rich redraws it in its own thread."""
+        self._bar.advance(self._task)
+
+    def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
+        """Show the epoch's metrics beside the bar."""
+        self._bar.update(self._task, metrics=describe(row))
+
+    def message(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.stop()
+
+
+def reporter() -> Reporter:
+    """A bar on a terminal, plain lines elsewhere."""
+    return Bar() if sys.stdout.isatty() else Lines()
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """The metrics a person looks at first, in one line.
+
+    >>> describe({"train_loss": 0.5, "train_accuracy": 0.9, "test_accuracy": 0.8, "rho": 0.1, "capped": 0.25})
+    'loss 0.500  train 90.00 %  test 80.00 %  rho 0.1  at cap 25 %'
+    """
+    parts = []
+    loss = row.get("train_loss")
+    if loss is None:  # one-pass methods see the perturbed loss only
+        loss = row.get("perturbed_loss")
+    if loss is not None:
+        parts.append(f"loss {loss:.3f}")
+    for name in ("train", "validation", "test"):
+        if row.get(f"{name}_accuracy") is not None:
+            parts.append(f"{name} {row[f'{name}_accuracy'] * 100:.2f} %")
+    if row.get("rho") is not None:
+        parts.append(f"rho {row['rho']:.3g}")
+    if row.get("capped"):
+        parts.append(f"at cap {row['capped'] * 100:.0f} %")
+    if row.get("images_per_second") is not None:
+        parts.append(f"{row['images_per_second']:.0f} images/s")
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """A duration as h:mm:ss.
+
+    >>> clock(3725.0)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,168 @@
+"""The moving parts of one run: data, model, optimizer and position, and how they are saved and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as sharded
+from torch.nn.parallel import DistributedDataParallel
+
+from lesam.lab import models
+from lesam.lab.config.run import RunConfig
+from lesam.lab.data.loading import Pipeline, load_splits
+from lesam.lab.data.seeds import mix
+from lesam.lab.device import channels_last
+from lesam.lab.runs.checkpoint import Checkpoint
+from lesam.lab.tasks import make_task
+from lesam.lab.tasks.metrics import Meter
+from lesam.lab.tasks.schedule import Timetable
+from lesam.lab.tasks.step import Batch
+from lesam.lab.tasks.task import Parts
+from lesam.lab.training.optimizer import build_optimizer
+
+
+class Session:
+    """Everything that changes while a run trains.
+
+    Randomness is a pure function of (seed, step, rank) and the data of (seed, epoch, batch, rank), the learning
+    rate and the budget of the step: what has to be saved is the weights, the optimizer's state and the position.
+    """
+
+    def __init__(self, config: RunConfig, fabric: Fabric, *, stop: int | None = None) -> None:
+        """Build the parts; every worker starts from the same weights. ``stop`` ends training after so many steps."""
+        self.config, self.fabric = config, fabric
+        splits = load_splits(config.data, fabric)
+        torch.manual_seed(mix("weights", config.seed))
+        options: dict[str, Any] = dict(config.model.options)
+        self.module = models.build(config.model.name, splits.classes, **options)
+        last = channels_last(config.system, self.module, fabric.device)
+        if last:
+            self.module.to(memory_format=torch.channels_last)
+        self.data = Pipeline(config, fabric, splits, channels_last=last)
+        self.times = Timetable(config.schedule, len(self.data.train), stop=stop, head_start=config.task.head_start)
+        compiled = cast(nn.Module, torch.compile(self.module)) if config.system.compile else self.module
+        self.model: nn.Module = fabric.setup_module(compiled)
+        self.optimizer = build_optimizer(
+            config.optimizer,
+            _synchronised(self.model, self.module),
+            budget=self.times.budget,
+            switch_step=self.times.own_switch_step,
+        )
+        self.scaler = getattr(fabric.strategy.precision, "scaler", None)
+        self.task = make_task(
+            Parts(
+                config=config,
+                fabric=fabric,
+                splits=splits,
+                module=self.module,
+                model=self.model,
+                # Not Fabric's own wrapper: it rounds logits to float32 and wants backward to be called its way only.
+                inner=next(self.model.children()),
+                optimizer=self.optimizer,
+                scaler=self.scaler,
+                data=self.data,
+                times=self.times,
+            )
+        )
+        self.meter = Meter()
+        self.epoch = self.batch = 0
+        self.elapsed = 0.0
+        self.best: dict[str, Any] = {"test_accuracy": -1.0, "epoch": -1}
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return min(self.epoch * self.times.steps_per_epoch + self.batch, self.times.steps)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are taken and recorded."""
+        return self.epoch >= self.times.epochs
+
+    def batches(self) -> Iterator[Batch]:
+        """What is left of the epoch's training batches."""
+        left = self.times.batches(self.epoch) - self.batch
+        return islice(self.task.batches(self.epoch, self.batch), left)
+
+    def advance(self, batch: Batch) -> None:
+        """Take the next step."""
+        step = self.step
+        if step == self.times.switch_step and not self.config.schedule.carry_momentum:
+            self.optimizer.state.clear()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.optimizer.lr * self.times.lr_factor(step)
+        torch.manual_seed(mix("step", self.config.seed, step, self.fabric.global_rank))
+        row, correct = self.task.step(batch, step)
+        self.meter.add(row, correct, len(batch[-1]))
+        self.batch += 1
+
+    def end_epoch(self) -> None:
+        """Move the position to the start of the next epoch."""
+        self.epoch, self.batch, self.meter = self.epoch + 1, 0, Meter()
+
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Weights and state for a checkpoint. Collective: every worker has to call it."""
+        weights: Any
+        optimizer: Any
+        if self._sharded:
+            options = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+            weights = sharded.get_model_state_dict(self.module, options=options)
+            optimizer = sharded.get_optimizer_state_dict(self.module, self.optimizer, options=options)
+        else:
+            weights, optimizer = self.module.state_dict(), self.optimizer.state_dict()
+        state = {
+            "optimizer": optimizer,
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "task": self.task.state_dict(),
+            "meter": self._gathered_meter(),
+            "elapsed": self.elapsed,
+            "best": dict(self.best),
+        }
+        return weights, state
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a saved moment. Collective: every worker has to call it."""
+        weights: dict[str, Any] = dict(checkpoint.weights())
+        state = checkpoint.state()
+        if self._sharded:
+            options = sharded.StateDictOptions(full_state_dict=True)
+            sharded.set_model_state_dict(self.module, weights, options=options)
+            sharded.set_optimizer_state_dict(self.module, self.optimizer, state["optimizer"], options=options)
+        else:
+            self.module.load_state_dict(weights)
+            self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        self.task.load_state_dict(state["task"])
+        meters = state["meter"]
+        if len(meters) != self.fabric.world_size and checkpoint.batch:
+            raise RuntimeError(
+                f"{checkpoint.path} was written in the middle of an epoch by {len(meters)} processes "
+                f"and cannot be continued by {self.fabric.world_size}; use as many as before"
+            )
+        if checkpoint.batch:
+            self.meter.load_state_dict(meters[self.fabric.global_rank])
+        self.epoch, self.batch = checkpoint.epoch, checkpoint.batch
+        self.elapsed, self.best = state["elapsed"], state["best"]
+
+    @property
+    def _sharded(self) -> bool:
+        return self.config.system.strategy == "fsdp"
+
+    def _gathered_meter(self) -> list[dict[str, Tensor]]:
+        mine = self.meter.state_dict()
+        if self.fabric.world_size == 1:
+            return [mine]
+        everyone: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(everyone, mine)
+        return everyone
+
+
+def _synchronised(model: nn.Module, module: nn.Module) -> nn.Module:
+    """The DDP wrapper inside Fabric's, which the optimizer has to know; the bare module where there is none."""
+    return next((part for part in model.modules() if isinstance(part, DistributedDataParallel)), module)
