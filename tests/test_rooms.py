@@ -20,8 +20,17 @@ ALLOWED = {
 }
 
 
-def imported_rooms(file: Path) -> set[str]:
-    """The rooms of this package that a file imports, relative imports resolved."""
+# The rooms of the lab, from the lowest: a room imports from itself and from those before it, in functions as well.
+LAB = (
+    *("files", "console", "config", "device", "data", "models", "runs", "tasks", "flatness", "attacks", "training"),
+    *("recipes", "sweeps", "report", "paper", "commands", "cli"),
+)
+MOST_MODULES = 6
+"""Directly in ``lesam/lab``; everything else has a room."""
+
+
+def imported_names(file: Path) -> list[str]:
+    """What a file imports, as dotted names, relative imports resolved."""
     parts = ("lesam", *file.relative_to(PACKAGE).with_suffix("").parts)
     names = []
     for node in ast.walk(ast.parse(file.read_text())):
@@ -31,7 +40,12 @@ def imported_rooms(file: Path) -> set[str]:
             head = ".".join(parts[: len(parts) - node.level]) if node.level else ""
             module = ".".join(filter(None, (head, node.module)))
             names += [f"{module}.{alias.name}" for alias in node.names]
-    return {name.split(".")[1] for name in names if name.startswith("lesam.")} & set(ALLOWED)
+    return names
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """The rooms of this package that a file imports."""
+    return {name.split(".")[1] for name in imported_names(file) if name.startswith("lesam.")} & set(ALLOWED)
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -40,6 +54,24 @@ def test_imports_go_downwards(room: str):
     assert files
     for file in files:
         assert imported_rooms(file) <= ALLOWED[room], file
+
+
+def lab_room(path: Path) -> str:
+    return path.relative_to(PACKAGE / "lab").parts[0].removesuffix(".py")
+
+
+def test_every_room_of_the_lab_has_its_place():
+    found = {lab_room(path) for path in (PACKAGE / "lab").rglob("*.py")} - {"__init__"}
+    assert found == set(LAB)
+    assert len(list((PACKAGE / "lab").glob("*.py"))) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("room", LAB)
+def test_imports_go_downwards_in_the_lab(room: str):
+    below = set(LAB[: LAB.index(room) + 1])
+    for file in (file for file in (PACKAGE / "lab").rglob("*.py") if lab_room(file) == room):
+        names = [name.split(".") for name in imported_names(file) if name.startswith("lesam.lab.")]
+        assert {name[2] for name in names} <= below, file
 
 
 def test_importing_lesam_brings_torch_alone():

@@ -55,13 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         if not isinstance(error, RunInterruptedError):
             raise
-        print(f"lesam: {error}; the same command goes on from there", file=sys.stderr)
+        print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)
         return 130
     except KeyboardInterrupt:
         print("lesam: stopped", file=sys.stderr)
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

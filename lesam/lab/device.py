@@ -1,4 +1,4 @@
-"""What suits a device: the memory format of images, the widest floating-point type."""
+"""Which device to measure on, and what suits it: the memory format of images, the widest floating-point type."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from torch import nn
 from lesam.lab.config.run import SystemConfig
 
 NARROW = 8
+
+
+def measuring_device(chosen: torch.device | str | None, *, float64: bool) -> torch.device:
+    """The chosen device; for None or ``auto`` an accelerator where there is one that will do.
+
+    Args:
+        chosen: What the user asked for.
+        float64: Whether the measurement adds up in float64, which Apple's devices do not have.
+    """
+    if chosen is not None and chosen != "auto":
+        return torch.device(chosen)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() and not float64 else "cpu")
 
 
 def channels_last(system: SystemConfig, model: nn.Module, device: torch.device) -> bool:

@@ -1,21 +1,64 @@
-"""Files that are either whole or absent, whatever happens to the process or the power."""
+"""Files and folders that are either whole or absent, whatever happens to the process or the power."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = _temporary(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which gets its name when the block ends well; an older one is replaced only then.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     with whole_folder(Path(parent) / "result") as folder:
+        ...         _ = (folder / "table.md").write_text("...")
+        ...     [path.name for path in Path(parent).rglob("*")]
+        ['result', 'table.md']
+    """
+    temporary, aside = _temporary(path), _temporary(path.with_name(f"{path.name}.old"))
+    for leftover in (temporary, aside):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            sync_folder(file) if file.is_dir() else sync_file(file)
+        sync_folder(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if path.exists():
+        path.rename(aside)
+    temporary.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one that a process writes under; those of other processes are left over from their deaths."""
+    return path.name.startswith(".") and path.name.endswith(".tmp") and not path.name.endswith(f".{os.getpid()}.tmp")
 
 
 def sync_file(path: Path) -> None:
@@ -39,3 +82,7 @@ def sha256(path: Path) -> str:
     """Checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -17,8 +17,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
@@ -29,6 +28,7 @@ from torch.nn import functional
 from lesam.lab.attacks.norms import BALLS, STEP_SHARES
 from lesam.lab.config.suggest import unknown
 from lesam.lab.data.seeds import generator as seeded
+from lesam.lab.models.modes import evaluating
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def perturb(
     _check(images, labels)
     source = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
     ball = BALLS[attack.norm]
-    with _evaluating(model):
+    with evaluating(model):
         kept = _Hardest(images, labels)
         if attack.keep == "worst":
             kept.offer(images, _logits(model, images))
@@ -155,9 +155,9 @@ def robust_accuracy(
     *,
     seed: int = 0,
     predictor: nn.Module | None = None,
-    hear: Callable[[int], None] = lambda images: None,
+    progress: Callable[[int], None] = lambda images: None,
 ) -> Robustness:
-    """Accuracy of a model on attacked images, and on the same images unharmed.
+    """Accuracy of a model on attacked images, and on the same images without an attack.
 
     An image counts as broken when any restart breaks it. Random starts are a function of the seed and the batch's
     number, and a further restart does not change the ones before it, so more restarts never raise the accuracy.
@@ -169,7 +169,7 @@ def robust_accuracy(
         attack: The settings.
         seed: Of the random starts.
         predictor: Answers for the attacked images, where that is not the model that was attacked.
-        hear: Told the number of images done, after each batch.
+        progress: Called with the number of images done, after each batch.
     """
     samples = clean = attacked = 0
     for number, (images, labels) in enumerate(batches):
@@ -177,7 +177,7 @@ def robust_accuracy(
         clean += _right(model, images, labels)
         attacked += _right(model if predictor is None else predictor, adversarial, labels)
         samples += len(labels)
-        hear(samples)
+        progress(samples)
     if not samples:
         raise ValueError("cannot attack a split without images")
     return Robustness(attack=attack, clean=clean / samples, attacked=attacked / samples, samples=samples, seed=seed)
@@ -217,20 +217,8 @@ def _logits(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _right(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    with _evaluating(model):
+    with evaluating(model):
         return int((_logits(model, images).argmax(1) == labels).sum())
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, and then every module in the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _check(images: Tensor, labels: Tensor) -> None:

@@ -6,9 +6,8 @@ hash of the settings and of the attacked weights, so the same question finds its
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,35 +16,30 @@ import torch
 from torch import nn
 
 from lesam.lab.attacks.pgd import Attack, Robustness, robust_accuracy
-from lesam.lab.config.run import RunConfig, digest
+from lesam.lab.config.run import RunConfig
 from lesam.lab.config.suggest import unknown
+from lesam.lab.console import Watch
 from lesam.lab.data import FolderSet, TensorSet, normalisation
-from lesam.lab.data.seeds import generator
-from lesam.lab.device import channels_last
-from lesam.lab.files import sha256, write_atomically
+from lesam.lab.data.loading import choose_split, load_data, outside_normalisation, plain_batches
+from lesam.lab.data.subset import drawn
+from lesam.lab.device import channels_last, measuring_device
 from lesam.lab.models import NormalizedInput
+from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
-from lesam.lab.runs.checkpoint import WEIGHTS
+from lesam.lab.runs.answers import Question, Recorded, answer, find
 from lesam.lab.runs.folder import RunFolder
-from lesam.lab.runs.restore import (
-    choose_split,
-    find_checkpoint,
-    load_data,
-    load_model,
-    outside_normalisation,
-    plain_batches,
-)
+from lesam.lab.runs.restore import load_model
 
 FinalNorm = Literal["correct", "sam_at_bug"]
 
 FINAL_NORMS: tuple[FinalNorm, ...] = ("correct", "sam_at_bug")
 """Which constants normalise the attacked images for the final answer.
 
-``sam_at_bug`` is a slip of the released evaluation on CIFAR-100 (Zhang et al. 2024): it attacks through CIFAR-100's
+``sam_at_bug`` is a bug in the released evaluation on CIFAR-100 (Zhang et al. 2024): it attacks through CIFAR-100's
 constants and answers through CIFAR-10's.
 """
 
-SLIP = "robust_cifar10"
+BUG_NORMALISATION = "robust_cifar10"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +70,7 @@ def attack_run(
     final_norm: FinalNorm = "correct",
     seed: int = 0,
     device: torch.device | str | None = None,
-    hear: Callable[[int, int], None] = lambda done, images: None,
+    progress: Watch | None = None,
 ) -> AttackedRun:
     """Attack the network of a run, or find the outcome of the same attack in its folder.
 
@@ -85,14 +79,14 @@ def attack_run(
     Args:
         run: The run's folder.
         attack: The settings.
-        epoch: Attack the checkpoint after so many epochs; None takes the end of a finished run.
+        epoch: Attack the checkpoint after this number of epochs; None takes the end of a finished run.
         split: ``test``, ``validation`` or ``train`` (without augmentation, with the labels it was trained on).
-        samples: Attack only so many images of the split, drawn at random, for all runs the same ones.
+        samples: Attack only this number of images of the split, drawn at random, for all runs the same ones.
         batch_size: Images attacked at a time; the random starts depend on it.
         final_norm: One of :data:`FINAL_NORMS`.
         seed: Of the random starts.
         device: Where to compute; None takes an accelerator where there is one.
-        hear: Told the number of images done and that of all images, after each batch.
+        progress: Called when an attack begins; one that is read from the folder does not begin.
 
     Raises:
         ValueError: The run is not finished and no epoch is given, or has no such checkpoint or split.
@@ -103,7 +97,7 @@ def attack_run(
         raise ValueError(f"batch_size and samples must be at least 1, got {batch_size} and {samples}")
     if epoch is None and run.summary() is None:
         raise ValueError(f"{run.path} is not finished; name the epoch whose checkpoint to attack")
-    checkpoint = find_checkpoint(run, epoch)
+    checkpoint = checkpoints.find(run.checkpoints, epoch)
     settings = {
         "attack": asdict(attack),
         "final_norm": final_norm,
@@ -114,20 +108,24 @@ def attack_run(
         "checkpoint": {
             "epoch": checkpoint.epoch,
             "step": checkpoint.step,
-            "weights_sha256": sha256(checkpoint.path / WEIGHTS),
+            "weights_sha256": checkpoint.weights_sha256(),
         },
     }
-    file = run.path / "attacks" / f"{digest(settings)}.json"
-    found = _stored(file, attack, seed)
-    outcome = found or _measure(run, attack, settings, file, device or _best_device(), hear)
+    question = Question(run=run, room="attacks", key=settings)
+    form = Recorded(to_record=_Outcome.to_record, from_record=_Outcome.from_record)
+    found = find(question, form)
+    outcome = found or answer(
+        question, form, lambda: _measure(run, attack, settings, measuring_device(device, float64=False), progress)
+    )
+    result = outcome.result
     return AttackedRun(
         run=run.path,
-        file=file,
+        file=question.path,
         epoch=checkpoint.epoch,
         step=checkpoint.step,
         split=split,
         final_norm=final_norm,
-        robustness=outcome,
+        robustness=Robustness(attack=attack, seed=seed, **result),
         reused=found is not None,
     )
 
@@ -145,21 +143,33 @@ def pixel_model(model: nn.Module, config: RunConfig) -> NormalizedInput:
     return model
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Outcome:
+    """What the file of an attack holds."""
+
+    settings: Mapping[str, Any]
+    result: Mapping[str, Any]
+    seconds: float
+    environment: Mapping[str, Any]
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> _Outcome:
+        return cls(**{name: record[name] for name in ("settings", "result", "seconds", "environment")})
+
+
 def _measure(
-    run: RunFolder,
-    attack: Attack,
-    settings: dict[str, Any],
-    file: Path,
-    device: torch.device | str,
-    hear: Callable[[int, int], None],
-) -> Robustness:
-    """Attack, and write the outcome down."""
+    run: RunFolder, attack: Attack, settings: dict[str, Any], device: torch.device, progress: Watch | None
+) -> _Outcome:
+    """Attack."""
     config = run.config()
     splits = load_data(config)
     images = _some(choose_split(splits, settings["split"]), settings["samples"])
     epoch = settings["checkpoint"]["epoch"]
     module, _ = load_model(run, epoch, device=device, classes=splits.classes, scored=True)
-    last = channels_last(config.system, module, torch.device(device))
+    last = channels_last(config.system, module, device)
     if last:  # a sixth faster on a CPU
         module.to(memory_format=torch.channels_last)
     model = pixel_model(module, config).to(device)
@@ -167,10 +177,11 @@ def _measure(
     if settings["final_norm"] == "sam_at_bug":
         if isinstance(images, TensorSet) and images.images.shape[1] != 3:
             raise ValueError(f"final_norm=sam_at_bug is about colour images, {config.data.name} has grey ones")
-        predictor = NormalizedInput(model.model, *normalisation(SLIP)).to(device)
+        predictor = NormalizedInput(model.model, *normalisation(BUG_NORMALISATION)).to(device)
     batches = plain_batches(
         config, images, batch_size=settings["batch_size"], device=device, pixels=True, channels_last=last
     )
+    advance = (lambda done, total: None) if progress is None else progress("images attacked")
     began = time.monotonic()
     outcome = robust_accuracy(
         model,
@@ -178,39 +189,20 @@ def _measure(
         attack,
         seed=settings["seed"],
         predictor=predictor,
-        hear=lambda done: hear(done, len(images)),
+        progress=lambda done: advance(done, len(images)),
     )
-    record = {
-        "settings": settings,
-        "result": {"clean": outcome.clean, "attacked": outcome.attacked, "samples": outcome.samples},
-        "seconds": time.monotonic() - began,
-        "environment": environment.describe(),
-    }
-    file.parent.mkdir(exist_ok=True)
-    write_atomically(file, json.dumps(record, indent=2) + "\n")
-    return outcome
-
-
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _stored(file: Path, attack: Attack, seed: int) -> Robustness | None:
-    """The outcome in a file, None where there is no such file."""
-    try:
-        result = json.loads(file.read_text())["result"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{file} is not the record of an attack ({error}); delete it to attack again") from None
-    return Robustness(attack=attack, seed=seed, **result)
+    return _Outcome(
+        settings=settings,
+        result={"clean": outcome.clean, "attacked": outcome.attacked, "samples": outcome.samples},
+        seconds=time.monotonic() - began,
+        environment=environment.describe(),
+    )
 
 
 def _some(split: TensorSet | FolderSet, samples: int | None) -> TensorSet | FolderSet:
-    """The whole split, or so many images of it, drawn at random in a way that more contain fewer."""
+    """The whole split, or a number of its images, drawn at random in a way that more contain fewer."""
     if samples is None:
         return split
     if samples > len(split):
         raise ValueError(f"the split has {len(split)} images, {samples} were asked for")
-    order = torch.randperm(len(split), generator=generator("attacked images"))
-    return split.subset(order[:samples].sort().values)
+    return split.subset(drawn(split, samples, "attacked images").sort().values)

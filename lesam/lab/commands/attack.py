@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,10 +11,10 @@ from cyclopts import Parameter
 from lesam.lab.commands.options import RunPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lesam.lab.attacks.pgd import Attack
+    from lesam.lab.console import Watch
     from lesam.lab.runs.folder import RunFolder
+    from lesam.lab.runs.repetitions import Group
 
 
 def attack(
@@ -32,9 +30,9 @@ def attack(
     keep: Annotated[
         Literal["last", "worst"], Parameter(help="Of each start the last iterate, or the worst one.")
     ] = "last",
-    epoch: Annotated[int | None, Parameter(help="Attack the checkpoint after so many epochs.")] = None,
+    epoch: Annotated[int | None, Parameter(help="Attack the checkpoint after this number of epochs.")] = None,
     split: Annotated[Literal["train", "validation", "test"], Parameter(help="Images to attack.")] = "test",
-    samples: Annotated[int | None, Parameter(help="Attack so many of them, drawn at random.")] = None,
+    samples: Annotated[int | None, Parameter(help="Attack this number of them, drawn at random.")] = None,
     batch_size: Annotated[int, Parameter(help="Images attacked at a time.")] = 1024,
     final_norm: Annotated[
         Literal["correct", "sam_at_bug"],
@@ -67,7 +65,7 @@ def attack(
         "batch_size": batch_size,
         "final_norm": final_norm,
         "seed": seed,
-        "device": None if device == "auto" else device,
+        "device": device,
     }
     _show(ready, chosen, options)
 
@@ -104,6 +102,7 @@ def describe(attack: Attack, options: dict[str, Any]) -> str:
 
 def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) -> None:
     """Attack every run and print the table."""
+    from lesam.lab import console
     from lesam.lab.attacks.pgd import PRESETS
     from lesam.lab.attacks.run import attack_run
     from lesam.lab.recipes.published import published_under_attack
@@ -117,8 +116,8 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
     for cell in group(runs):
         outcomes = []
         for run in cell.runs:
-            with _progress(f"{cell.title} seed {run.config().seed}") as hear:
-                outcome = attack_run(run, attack, **options, hear=hear)
+            with console.measurements() as watch:
+                outcome = attack_run(run, attack, **options, progress=_named(watch, cell, run))
             if outcome.reused:
                 print(f"{outcome.file} has the answer already", flush=True)
             outcomes.append(outcome.robustness)
@@ -136,43 +135,8 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
             )
         )
     print(f"\n{describe(attack, options)}\n")
-    _print([head, *rows])
+    console.show([head, *rows])
 
 
-def _print(rows: Sequence[tuple[str, ...]]) -> None:
-    if not sys.stdout.isatty():
-        from lesam.lab import console as markdown
-
-        print(markdown.table(rows), end="")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
-    for row in rows[1:]:
-        table.add_row(*row)
-    Console().print(table)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over images on a terminal; a line for each tenth of them elsewhere."""
-    if not sys.stdout.isatty():
-        shown = 0
-
-        def tell(done: int, images: int) -> None:
-            nonlocal shown
-            if done * 10 // images > shown:
-                shown = done * 10 // images
-                print(f"{name}: {done}/{images} images", flush=True)
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, images: bar.update(task, completed=done, total=images)
+def _named(watch: Watch, cell: Group, run: RunFolder) -> Watch:
+    return lambda name: watch(f"{cell.title}, seed {run.config().seed}, {name}")

@@ -35,12 +35,12 @@ def landscape(
 ) -> None:
     """Draw the loss of RUNS along filter-normalised random directions, the same for all of them.
 
-    Cells are kept in the run folders as they are evaluated; a command that was stopped or killed goes on from there.
+    Cells are kept in the run folders as they are evaluated; a command that was stopped or killed resumes from there.
     """
+    from lesam.lab import console
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
-    from lesam.lab.flatness.subject import kept_epoch
-    from lesam.lab.gauges import gauges
-    from lesam.lab.report.plots import colours_of
+    from lesam.lab.report.style import colours_of
+    from lesam.lab.runs import checkpoint as checkpoints
     from lesam.lab.runs.folder import find_runs
     from lesam.lab.runs.repetitions import group
 
@@ -62,8 +62,8 @@ def landscape(
         for run in cell.runs
     ]
     for _, run, _ in labelled:  # a mistake should not show after hours
-        kept_epoch(run, epoch)
-    with gauges() as watch:
+        checkpoints.find(run.checkpoints, epoch)
+    with console.measurements() as watch:
         for cell, run, label in labelled:
             found[label] = measure_landscape(
                 run,
@@ -71,7 +71,7 @@ def landscape(
                 settings=settings,
                 processes=jobs,
                 progress=lambda name, label=label: watch(f"{label}, {name}"),  # type: ignore[misc]
-                device=None if device == "auto" else device,
+                device=device,
             )
             colours[label] = colours_of(groups)[cell.title]
     for label, each in found.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,16 +40,17 @@ def reproduce(
     set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Train what an experiment of the paper needs, evaluate it, and write its table or figure beside the paper's."""
-    from lesam.lab import paper as reproducing
+    from lesam.lab import paper
     from lesam.lab import recipes as all_recipes
+    from lesam.lab.config.optimizer import methods as all_methods
     from lesam.lab.config.suggest import unknown
     from lesam.lab.paper.experiment import Request
 
     for given, known, kind in (
         ((scale,), all_recipes.SCALES, "scale"),
-        (methods, all_recipes.METHODS, "method"),
-        (recipes, all_recipes.NAMES, "recipe"),
-        (names, reproducing.NAMES, "experiment"),
+        (methods, all_methods(), "method"),
+        (recipes, all_recipes.names(), "recipe"),
+        (names, paper.NAMES, "experiment"),
     ):
         for name in given:
             if name not in known:
@@ -62,15 +62,15 @@ def reproduce(
         methods=tuple(methods),
         recipes=tuple(recipes),
         changes=tuple(set_),
-        tell=lambda text: print(text, flush=True),
+        progress=lambda text: print(text, flush=True),
     )
     if list_:
         _list(request, output)
         return
     if not names:
-        raise ValueError(f"name an experiment: {', '.join(reproducing.NAMES)} (`lesam reproduce --list` shows them)")
+        raise ValueError(f"name an experiment: {', '.join(paper.NAMES)} (`lesam reproduce --list` shows them)")
     for name in names:
-        folder = reproducing.reproduce(name, request, output, jobs=jobs)
+        folder = paper.reproduce(name, request, output, jobs=jobs)
         if folder is None:
             continue
         if (folder / "table.md").exists():
@@ -80,16 +80,9 @@ def reproduce(
 
 def _list(request: Request, output: Path) -> None:
     """One line for each experiment: name, what it shows, how far it is."""
-    from lesam.lab.paper import EXPERIMENTS, results
+    from lesam.lab import console, paper
+    from lesam.lab.paper import results
 
-    lines = [(name, each.title, results.state(each, request, output)) for name, each in EXPERIMENTS.items()]
-    if not sys.stdout.isatty():
-        print(*("\t".join(line) for line in lines), sep="\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "shows", f"state at scale {request.scale}", box=None)
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
+    lines = [(name, paper.find(name).title, results.state(paper.find(name), request, output)) for name in paper.NAMES]
+    head = ("name", "shows", f"state at scale {request.scale}")
+    console.show([head, *lines], plain="".join("\t".join(line) + "\n" for line in lines))

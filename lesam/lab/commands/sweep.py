@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -37,12 +37,14 @@ def sweep(
     Parameters
     ----------
     recipe
-        A recipe of `lesam list recipes`.
+        A recipe of `lesam list recipes`, or module:function for one of your own.
     """
     from lesam.lab import recipes
     from lesam.lab.config.run import RunConfig
     from lesam.lab.config.text import override
-    from lesam.lab.sweeps import search as sweeping
+    from lesam.lab.sweeps import grid as gridding
+    from lesam.lab.sweeps import search as searching
+    from lesam.lab.sweeps.display import Display
 
     def build(setting: Sequence[str], seed: int) -> RunConfig:
         config = recipes.build(recipe, method=method, scale=scale, seed=seed)
@@ -52,9 +54,9 @@ def sweep(
         raise ValueError("a sweep needs either --grid or --search")
     runs.mkdir(parents=True, exist_ok=True)
     if grid:
-        outcomes = sweeping.grid(
-            build, sweeping.parse_grid(grid), seeds, runs=runs, jobs=jobs, threads=threads, hear=_tell
-        )
+        settings = gridding.parse_grid(grid)
+        with Display(len(settings) * len(seeds)) as display:
+            outcomes = gridding.grid(build, settings, seeds, runs=runs, jobs=jobs, threads=threads, progress=display)
         failed = [outcome for outcome in outcomes if outcome.summary is None]
         print(f"{len(outcomes) - len(failed)} of {len(outcomes)} runs finished; `lesam table {runs}` shows them")
         for outcome in failed:
@@ -62,32 +64,22 @@ def sweep(
         if failed:
             sys.exit(1)
         return
-    ranges = [sweeping.Range.parse(text) for text in search]
-    found = sweeping.search(
-        build,
-        ranges,
-        seeds,
-        trials=trials,
-        study_name=study or f"{recipe}-{scale}-{method}",
-        storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
-        runs=runs,
-        jobs=jobs,
-        threads=threads,
-        hear=_tell,
-    )
+    ranges = [searching.Range.parse(text) for text in search]
+    with Display(None) as display:
+        found = searching.search(
+            build,
+            ranges,
+            seeds,
+            trials=trials,
+            study_name=study or f"{recipe}-{scale}-{method}",
+            storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
+            runs=runs,
+            jobs=jobs,
+            threads=threads,
+            progress=display,
+        )
     done = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]
     if not done:
         raise ValueError(f"no trial of the study {found.study_name!r} finished")
     setting = " ".join(f"--set {path}={value}" for path, value in found.best_params.items())
     print(f"best of {len(done)} settings on the validation split ({found.best_value * 100:.2f} %): {setting}")
-
-
-def _tell(event: Any) -> None:
-    """One line for each run that ended."""
-    if event.kind == "done":
-        last = event.summary["last"]
-        split = "validation" if "validation_accuracy" in last else "test"
-        accuracy = last[f"{split}_accuracy"]
-        print(f"{event.job.config.folder_name}: {split} accuracy {accuracy * 100:.2f} %", flush=True)
-    elif event.kind == "failed":
-        print(f"{event.job.config.folder_name} failed: {event.error.strip().splitlines()[-1]}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -30,37 +30,36 @@ def train(
     track_every: Annotated[int | None, Parameter(help="Epochs between two such measurements.")] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Print the configuration and stop.")] = False,
 ) -> None:
-    """Train RECIPE; a run that was stopped goes on, a finished one is left alone.
+    """Train RECIPE; a run that was stopped resumes, a finished one is left alone.
 
     Parameters
     ----------
     recipe
-        A recipe of `lesam list recipes`.
+        A recipe of `lesam list recipes`, or module:function for one of your own.
     """
     from lesam.lab import recipes
-    from lesam.lab.config.text import override, to_json
+    from lesam.lab.config.text import change, override, to_json
 
     if fresh_momentum and switch_at is None:
         raise ValueError("--fresh-momentum is about the switch: give --switch-at EPOCH as well")
     if track_every is not None and track is None:
         raise ValueError("--track-every needs --track, as in --track lpf,trace")
-    changes = [
-        f"system.devices={devices}",
-        f"system.nodes={nodes}",
-        f"system.accelerator={accelerator}",
-        f"system.precision={precision}",
-        f"system.strategy={strategy}",
-        f"system.compile={compile}",
-    ]
+    changes: dict[str, Any] = {
+        "system.devices": devices,
+        "system.nodes": nodes,
+        "system.accelerator": accelerator,
+        "system.precision": precision,
+        "system.strategy": strategy,
+        "system.compile": compile,
+    }
     if track is not None:
-        changes.append(f"record.track={track}")
+        changes["record.track"] = tuple(track.split(","))
     if track_every is not None:
-        changes.append(f"record.track_every={track_every}")
+        changes["record.track_every"] = track_every
     if switch_at is not None:
-        changes += [f"schedule.switch_at={switch_at}", f"schedule.carry_momentum={not fresh_momentum}"]
-    configs = [
-        override(recipes.build(recipe, method=method, scale=scale, seed=seed), [*changes, *set_]) for seed in seeds
-    ]
+        changes |= {"schedule.switch_at": switch_at, "schedule.carry_momentum": not fresh_momentum}
+    built = [recipes.build(recipe, method=method, scale=scale, seed=seed) for seed in seeds]
+    configs = [override(change(config, changes), set_) for config in built]
     if dry_run:
         print(*(to_json(config) for config in configs), sep="", end="")
         return

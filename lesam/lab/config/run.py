@@ -117,7 +117,7 @@ class RecordConfig:
     checkpoint_every: int = field(default=1, metadata=NOT_IDENTITY)
     """Epochs between checkpoints."""
     checkpoint_steps: int | None = field(default=None, metadata=NOT_IDENTITY)
-    """Also checkpoint every so many steps, for epochs that last hours."""
+    """Steps between further checkpoints, for epochs that last hours."""
     keep: int = field(default=2, metadata=NOT_IDENTITY)
     """How many of the newest checkpoints stay."""
     keep_epochs: tuple[int, ...] = field(default=(), metadata=NOT_IDENTITY)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lesam.lab.config.suggest import unknown
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
@@ -118,3 +120,10 @@ TASKS: dict[str, type[TaskConfig]] = {
     "glmc": GLMCConfig,
 }
 """Every kind of training a run may name."""
+
+
+def task_class(kind: str) -> type[TaskConfig]:
+    """The record of a kind of training."""
+    if kind not in TASKS:
+        raise unknown("kind", kind, TASKS)
+    return TASKS[kind]

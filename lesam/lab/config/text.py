@@ -6,13 +6,13 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from lesam.lab.config.optimizer import CONFIGS, OptimizerConfig
+from lesam.lab.config.optimizer import OptimizerConfig, config_class
 from lesam.lab.config.run import RunConfig, Scalar
 from lesam.lab.config.suggest import unknown
-from lesam.lab.config.task import TASKS, TaskConfig
+from lesam.lab.config.task import TaskConfig, task_class
 
 Record = TypeVar("Record")
 
@@ -25,11 +25,11 @@ FIXED = {
 }
 """Fields that decide what the others are, and where they are chosen instead."""
 
-FAMILIES: dict[type[Any], tuple[str, Mapping[str, type[Any]]]] = {
-    OptimizerConfig: ("method", CONFIGS),
-    TaskConfig: ("kind", TASKS),
+FAMILIES: dict[type[Any], tuple[str, Callable[[str], type[Any]]]] = {
+    OptimizerConfig: ("method", config_class),
+    TaskConfig: ("kind", task_class),
 }
-"""Records that come in several classes: the field that says which, and the classes by its values."""
+"""Records that come in several classes: the field that says which, and the class of each of its values."""
 
 
 def to_json(config: RunConfig) -> str:
@@ -54,12 +54,9 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: type[Record], values: Mapping[str, Any]) -> Record:
     """The record of the given class whose fields are ``values``; unknown keys and wrong types are errors."""
     chosen: type[Any] = kind
-    for family, (tag, members) in FAMILIES.items():
+    for family, (tag, class_of) in FAMILIES.items():
         if issubclass(kind, family):
-            name = values.get(tag, "")
-            if name not in members:
-                raise unknown(tag, name, members)
-            chosen = members[name]
+            chosen = class_of(values.get(tag, ""))
     hints = _hints(chosen)
     for name in values:
         if name not in hints:
@@ -87,6 +84,20 @@ def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
             raise ValueError(f"an override is written section.field=value, got {assignment!r}")
         target, name, annotation = _locate(config, values, path.strip())
         target[name] = parse(text.strip(), annotation, path)
+    return from_plain(RunConfig, values)
+
+
+def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """A configuration with some fields replaced by values, each under its dotted path.
+
+    >>> from lesam.lab import recipes
+    >>> change(recipes.build("digits", scale="smoke"), {"optimizer.rho_max": None}).optimizer.rho_max is None
+    True
+    """
+    values = to_plain(config)
+    for path, value in changes.items():
+        target, name, _ = _locate(config, values, path)
+        target[name] = to_plain(value)
     return from_plain(RunConfig, values)
 
 

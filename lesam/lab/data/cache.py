@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from lesam.lab.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +49,11 @@ def read(path: Path, expected: str) -> dict[str, Tensor] | None:
 
 def write(path: Path, expected: str, tensors: dict[str, Tensor]) -> None:
     """Store tensors under a fingerprint, in one step; a folder that cannot be written is left alone."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written by hand rather than by safetensors, which makes files that only their owner may read.
-        with temporary.open("wb") as file:
-            file.write(save(tensors, {"fingerprint": expected, "checksum": _checksum(tensors)}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        # Not written by safetensors, which makes files that only their owner may read.
+        write_atomically(path, save(tensors, {"fingerprint": expected, "checksum": _checksum(tensors)}))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         logger.warning("%s could not be written (%s); the files will be decoded again next time", path, error)
 
 

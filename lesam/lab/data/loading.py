@@ -1,17 +1,20 @@
-"""From a data configuration to the batches of this worker."""
+"""From a configuration to batches: augmented for training on this worker, or a split in order and as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
 from lesam.lab.config.run import DataConfig, RunConfig
+from lesam.lab.config.suggest import unknown
 from lesam.lab.data import Augment, Batches, FolderAugment, FolderSet, Splits, TensorSet, augmentation, load
 
 DTYPES = {"64-true": torch.float64}
+SPLITS = ("train", "validation", "test")
 
 
 class Pipeline:
@@ -37,7 +40,7 @@ class Pipeline:
     ) -> Batches:
         """Training batches of a split: the run's batch size, augmentation and share of the workers.
 
-        With ``steps``, an epoch has so many batches, drawn with replacement.
+        With ``steps``, an epoch has that number of batches, drawn with replacement.
         """
         if steps is not None and weights is None:
             weights = torch.ones(len(split))
@@ -91,6 +94,51 @@ def training_augmentation(config: RunConfig, *, channels_last: bool = False) -> 
         channels_last=channels_last,
         **changes,
     )
+
+
+def load_data(config: RunConfig) -> Splits:
+    """The data set of a run."""
+    return load(config.data.name, config.data.root, **config.data.options)
+
+
+def choose_split(splits: Splits, name: str) -> TensorSet | FolderSet:
+    """One of a data set's splits by its name."""
+    if name not in SPLITS:
+        raise unknown("split", name, SPLITS)
+    split: TensorSet | FolderSet | None = getattr(splits, name)
+    if split is None:
+        raise ValueError(f"this run holds no {name} images out; choose among train and test")
+    return split
+
+
+def plain_batches(
+    config: RunConfig,
+    split: TensorSet | FolderSet,
+    *,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    pixels: bool = False,
+    channels_last: bool = False,
+) -> Batches:
+    """A split in order and without augmentation, resized as in training.
+
+    Args:
+        config: The run, whose preset says how images are resized and normalised.
+        split: The images.
+        batch_size: Images a batch.
+        device: Where batches are made.
+        pixels: Give pixels in [0, 1] instead of what the run normalises them to.
+        channels_last: Give batches in channels-last memory format.
+    """
+    if pixels:
+        config = replace(config, data=replace(config.data, normalisation="unit"))
+    augment = training_augmentation(config, channels_last=channels_last).evaluation()
+    return Batches(split, batch_size, augment, device=device, seed=0, shuffle=False)
+
+
+def outside_normalisation(config: RunConfig) -> str:
+    """Name of the constants by which images are normalised before they reach the run's network."""
+    return training_augmentation(config).config.normalisation
 
 
 def _share(batch_size: int, world: int) -> int:

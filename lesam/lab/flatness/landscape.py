@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from lesam.flatness import Landscape, landscape
-from lesam.lab.config.run import digest
-from lesam.lab.flatness.subject import Bench, Watch, accuracy, kept_epoch, loss_function
+from lesam.lab.console import Watch
+from lesam.lab.flatness.measures import accuracy, loss_function
+from lesam.lab.flatness.subject import Subject
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.answers import Measured, answer
 from lesam.lab.runs.folder import RunFolder
 
 SAVE_EVERY = 1.0
@@ -59,15 +62,15 @@ def measure_landscape(
         epoch: Number of finished epochs; None takes the last kept checkpoint.
         settings: The grid; the default one for None.
         processes: Processes that evaluate cells; scripts then need the usual ``if __name__ == "__main__":``.
-        progress: Told when the evaluation begins, unless nothing is left to evaluate.
+        progress: Called when the evaluation begins, unless nothing is left to evaluate.
         device: Where to evaluate; None takes CUDA where there is one.
 
     Raises:
         ValueError: There is no such checkpoint (the sentence lists those that exist).
     """
     chosen = settings or LandscapeSettings()
-    after = kept_epoch(run, epoch)
-    bench = Bench(
+    after = checkpoints.find(run.checkpoints, epoch).epoch
+    subject = Subject(
         run,
         samples=chosen.samples,
         batch_size=chosen.batch_size,
@@ -80,26 +83,22 @@ def measure_landscape(
         "seed": chosen.seed,
         "batch_norm": chosen.batch_norm,
     }
-    key = bench.key(after) | {f"landscape.{name}": value for name, value in options.items()}
-    key["landscape.span"] = chosen.span
-    path = run.path / "flatness" / f"epoch-{after:04d}-landscape-{digest(key)}.npz"
-    marked = {f"key.{name}": value for name, value in key.items()}
-    if path.exists():
-        stored = Landscape.load(path)
-        if not stored.missing and marked.items() <= stored.settings.items():
-            return stored
-    found = landscape(
-        bench.model(after),
-        loss_function,
-        bench.images,
-        **options,
-        span=(-chosen.span, chosen.span),
-        metric=accuracy,
-        path=path,
-        save_every=SAVE_EVERY,
-        processes=processes,
-        progress=None if progress is None else progress(f"epoch {after}, landscape"),
-    )
-    found = replace(found, settings=dict(found.settings) | marked)
-    found.save(path)
-    return found
+    decides = {f"landscape.{name}": value for name, value in {**options, "span": chosen.span}.items()}
+    question = subject.question(after, "landscape", decides, suffix=".npz")
+
+    def evaluate() -> Landscape:
+        # Cells go to the question's own file as they are evaluated; the key is written to it when none is missing.
+        return landscape(
+            subject.model(after),
+            loss_function,
+            subject.images,
+            **options,
+            span=(-chosen.span, chosen.span),
+            metric=accuracy,
+            path=question.path,
+            save_every=SAVE_EVERY,
+            processes=processes,
+            progress=None if progress is None else progress(f"epoch {after}, landscape"),
+        )
+
+    return answer(question, Measured(Landscape), evaluate)

@@ -1,17 +1,17 @@
-"""Flatness of trained runs: eigenvalues, trace, spectral density and low-pass filter, cached in the run's folder.
+"""Measures of flatness: one record each, over which the command, the cache, tables, the tracker and plots iterate.
 
-``RUN/flatness/epoch-0200-trace-1a2b3c4d5e.json`` holds one result. The digits are a hash of everything that decides it
-(weights, images, options), so another question never finds this answer.
+A new measure is one :class:`Measure` in :data:`MEASURES`, and a field of :class:`FlatnessSettings` for each of its
+options, which is an option of ``lesam flatness`` as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lesam.flatness import (
     Eigenvalues,
@@ -22,17 +22,21 @@ from lesam.flatness import (
     SpectralDensity,
     Storage,
     TraceEstimate,
-    cached,
     low_pass_filter,
     spectral_density,
     top_eigenvalues,
     trace,
 )
-from lesam.lab.config.run import digest
-from lesam.lab.flatness.subject import Bench, Watch, kept, kept_epoch, loss_function
-from lesam.lab.runs.folder import RunFolder
 
-Result = TypeVar("Result", bound=Measurement)
+Mode = Literal["eval", "train"]
+
+loss_function = functional.cross_entropy
+"""Whatever a run was trained for: numbers of different methods and tasks are numbers of the same function."""
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Share of right answers."""
+    return (outputs.argmax(1) == labels).double().mean()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,21 +44,29 @@ class FlatnessSettings:
     """What is measured, on which images and how. A number of 0 leaves a measure out."""
 
     samples: int = 5000
-    """Training images, all of them where there are fewer."""
+    """Training images to measure on, all of them where there are fewer."""
     batch_size: int = 500
+    """Images of one pass."""
     subset_seed: int = 0
     """Of the choice of images."""
-    mode: Literal["eval", "train"] = "eval"
-    """BatchNorm on its running statistics, or on those of each batch."""
+    mode: Mode = "eval"
+    """BatchNorm on its running statistics, or (train) on those of each batch."""
     eigenvalues: int = 50
+    """Largest eigenvalues to find; 0 for none."""
     method: Literal["lanczos", "power"] = "lanczos"
+    """How to find them; power is what the paper names, and slow."""
     tolerance: float = 1e-3
+    """Relative residual at which an eigenvalue counts as found."""
     trace_samples: int = 100
+    """Random products for the trace; 0 for no trace."""
     density_draws: int = 0
+    """Starting vectors for the density of the whole spectrum; 0 for no density."""
     density_steps: int = 80
+    """Lanczos steps from each of them."""
     lpf_sigma: float = 0.01
+    """Standard deviation of the low-pass filter's noise on the weights."""
     lpf_samples: int = 20
-    """Draws of noise. Draw i is the same for every checkpoint of every run of one architecture."""
+    """Draws of that noise, the same for every checkpoint of every run of one architecture; 0 for no low-pass filter."""
     seed: int = 0
     """Of starting vectors, signs and noise."""
 
@@ -63,149 +75,199 @@ class FlatnessSettings:
         for name in ("samples", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name, least in (("eigenvalues", 1), ("trace_samples", 2), ("density_draws", 1), ("lpf_samples", 2)):
-            value = getattr(self, name)
-            if value != 0 and value < least:
-                raise ValueError(f"{name} must be at least {least}, or 0 to leave it out, got {value}")
+        for measure in MEASURES.values():
+            value = getattr(self, measure.amount)
+            if value != 0 and value < measure.least:
+                raise ValueError(
+                    f"{measure.amount} must be at least {measure.least}, or 0 to leave it out, got {value}"
+                )
+
+
+class Surface:
+    """The loss of one network on some images; its Hessian is made when a measure first needs it."""
+
+    def __init__(self, model: nn.Module, images: Iterable[tuple[Tensor, Tensor]], mode: Mode = "eval") -> None:
+        """Name the network, the images and the mode of BatchNorm."""
+        self.model, self.images, self.mode = model, images, mode
+        self._hessian: HessianOperator | None = None
+
+    @property
+    def hessian(self) -> HessianOperator:
+        """The Hessian of the mean loss."""
+        if self._hessian is None:
+            self._hessian = HessianOperator(self.model, loss_function, self.images, mode=self.mode)
+        return self._hessian
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlatnessResult:
-    """What was measured at one checkpoint of one run; None for what was left out."""
+class Column:
+    """A number of a measure's result: heading of its column in tables, label of its axis in figures."""
 
-    run: Path
-    epoch: int
-    """Number of finished epochs."""
-    settings: FlatnessSettings
-    eigenvalues: Eigenvalues | None
-    trace: TraceEstimate | None
-    density: SpectralDensity | None
-    low_pass: LowPass | None
+    heading: str
+    label: str
+    value: Callable[[Any], float]
+    stderr: Callable[[Any], float] = lambda result: 0.0
 
 
-def measure_run(
-    run: RunFolder,
-    *,
-    epoch: int | None = None,
-    settings: FlatnessSettings | None = None,
-    progress: Watch | None = None,
-    device: torch.device | str | None = None,
-    storage: Storage = "device",
-) -> FlatnessResult:
-    """Measure a run at one of its kept checkpoints, or read what was measured there before.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tracking:
+    """How a measure is taken while a run trains, more cheaply than afterwards."""
 
-    Args:
-        run: The run's folder.
-        epoch: Number of finished epochs; None takes the last kept checkpoint.
-        settings: What to measure; the defaults for None.
-        progress: Told when a measurement begins; cached ones do not begin.
-        device: Where to measure; None takes CUDA where there is one.
-        storage: Where Lanczos keeps its basis, see :func:`lesam.flatness.top_eigenvalues`.
+    name: str
+    """Its name in ``record.track``."""
+    options: Mapping[str, Any]
+    columns: Mapping[str, Callable[[Any], float]]
+    """Columns of ``metrics.jsonl``."""
+    drawn: Mapping[str, str]
+    """Those of them that figures show, and the column of tables that each corresponds to."""
 
-    Raises:
-        ValueError: There is no such checkpoint (the sentence lists those that exist).
-    """
-    chosen = settings or FlatnessSettings()
-    measures = _Measures(run, chosen, progress, device, storage)
-    after = kept_epoch(run, epoch)
-    return FlatnessResult(
-        run=run.path,
-        epoch=after,
-        settings=chosen,
-        eigenvalues=measures.eigenvalues(after) if chosen.eigenvalues else None,
-        trace=measures.trace(after) if chosen.trace_samples else None,
-        density=measures.density(after) if chosen.density_draws else None,
-        low_pass=measures.low_pass(after) if chosen.lpf_samples else None,
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """One measure of flatness."""
+
+    name: str
+    """In file names and messages."""
+    result: type[Measurement]
+    amount: str
+    """The setting that says how much is measured; 0 leaves the measure out."""
+    least: int
+    options: Callable[[FlatnessSettings], dict[str, Any]]
+    """What decides the result beside network, images and mode, by the names of ``take``."""
+    take: Callable[..., Any]
+    """Called with a :class:`Surface`, the options, and ``progress`` and ``storage`` (which decide nothing)."""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """By the name of the number in results for machines."""
+    tracking: Tracking | None = None
+
+
+def _eigenvalues(
+    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
+) -> Eigenvalues:
+    return top_eigenvalues(surface.hessian, **options, storage=storage, progress=progress)
+
+
+def _trace(
+    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
+) -> TraceEstimate:
+    return trace(surface.hessian, **options, progress=progress)
+
+
+def _density(
+    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
+) -> SpectralDensity:
+    return spectral_density(surface.hessian, **options, storage=storage, progress=progress)
+
+
+def _low_pass(
+    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
+) -> LowPass:
+    return low_pass_filter(
+        surface.model, loss_function, surface.images, **options, mode=surface.mode, progress=progress
     )
 
 
-def low_pass_curve(
-    run: RunFolder,
-    *,
-    settings: FlatnessSettings | None = None,
-    progress: Watch | None = None,
-    device: torch.device | str | None = None,
-) -> dict[int, LowPass]:
-    """The low-pass filter measure at every kept checkpoint, by the number of finished epochs."""
-    measures = _Measures(run, settings or FlatnessSettings(), progress, device, "device")
-    return {epoch: measures.low_pass(epoch) for epoch in sorted(kept(run))}
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            name="eigenvalues",
+            result=Eigenvalues,
+            amount="eigenvalues",
+            least=1,
+            options=lambda chosen: {
+                "k": chosen.eigenvalues,
+                "method": chosen.method,
+                "tolerance": chosen.tolerance,
+                "seed": chosen.seed,
+            },
+            take=_eigenvalues,
+            columns={
+                "top_eigenvalue": Column(
+                    heading="eigenvalue",
+                    label="largest Hessian eigenvalue",
+                    value=lambda found: float(found.values[0]),
+                )
+            },
+            tracking=Tracking(
+                name="eigenvalue",
+                # One eigenvalue of a network stands alone: a second start to look for copies of it would be waste.
+                options={"k": 1, "confirm": False},
+                columns={"eigenvalue": lambda found: float(found.values[0])},
+                drawn={"eigenvalue": "top_eigenvalue"},
+            ),
+        ),
+        Measure(
+            name="trace",
+            result=TraceEstimate,
+            amount="trace_samples",
+            least=2,
+            options=lambda chosen: {"samples": chosen.trace_samples, "seed": chosen.seed},
+            take=_trace,
+            columns={
+                "trace": Column(
+                    heading="trace",
+                    label="Hessian trace",
+                    value=lambda found: found.estimate,
+                    stderr=lambda found: found.stderr,
+                )
+            },
+            tracking=Tracking(
+                name="trace",
+                options={"samples": 20},
+                columns={"trace": lambda found: found.estimate, "trace_stderr": lambda found: found.stderr},
+                drawn={"trace": "trace"},
+            ),
+        ),
+        Measure(
+            name="density",
+            result=SpectralDensity,
+            amount="density_draws",
+            least=1,
+            options=lambda chosen: {
+                "draws": chosen.density_draws,
+                "steps": chosen.density_steps,
+                "seed": chosen.seed,
+            },
+            take=_density,
+        ),
+        Measure(
+            name="lpf",
+            result=LowPass,
+            amount="lpf_samples",
+            least=2,
+            options=lambda chosen: {"sigma": chosen.lpf_sigma, "samples": chosen.lpf_samples, "seed": chosen.seed},
+            take=_low_pass,
+            columns={
+                "low_pass": Column(
+                    heading="LPF",
+                    label="low-pass filter",
+                    value=lambda found: found.estimate,
+                    stderr=lambda found: found.stderr,
+                ),
+                "added_by_noise": Column(
+                    heading="LPF - loss",
+                    label="low-pass filter minus loss",
+                    value=lambda found: found.excess,
+                    stderr=lambda found: found.stderr,
+                ),
+            },
+            tracking=Tracking(
+                name="lpf",
+                options={"sigma": 0.01, "samples": 20},
+                columns={
+                    "lpf": lambda found: found.estimate,
+                    "lpf_stderr": lambda found: found.stderr,
+                    "lpf_excess": lambda found: found.excess,
+                },
+                drawn={"lpf": "low_pass", "lpf_excess": "added_by_noise"},
+            ),
+        ),
+    )
+}
+"""The measures by name, in the order of their columns."""
 
-
-class _Measures:
-    """The measures of one run, each cached under what decides it."""
-
-    def __init__(
-        self,
-        run: RunFolder,
-        settings: FlatnessSettings,
-        progress: Watch | None,
-        device: torch.device | str | None,
-        storage: Storage,
-    ) -> None:
-        self.settings, self.storage = settings, storage
-        self._watch: Watch = (lambda name: lambda done, total: None) if progress is None else progress
-        self._bench = Bench(
-            run,
-            samples=settings.samples,
-            batch_size=settings.batch_size,
-            subset_seed=settings.subset_seed,
-            device=device,
-        )
-        self._operators: dict[int, HessianOperator] = {}
-
-    def eigenvalues(self, epoch: int) -> Eigenvalues:
-        chosen = self.settings
-        options: dict[str, Any] = {"k": chosen.eigenvalues, "method": chosen.method, "tolerance": chosen.tolerance}
-        options["seed"] = chosen.seed
-
-        def measure(progress: Progress) -> Eigenvalues:
-            return top_eigenvalues(self._hessian(epoch), **options, storage=self.storage, progress=progress)
-
-        return self._cached("eigenvalues", Eigenvalues, epoch, options, measure)
-
-    def trace(self, epoch: int) -> TraceEstimate:
-        options: dict[str, Any] = {"samples": self.settings.trace_samples, "seed": self.settings.seed}
-
-        def measure(progress: Progress) -> TraceEstimate:
-            return trace(self._hessian(epoch), **options, progress=progress)
-
-        return self._cached("trace", TraceEstimate, epoch, options, measure)
-
-    def density(self, epoch: int) -> SpectralDensity:
-        chosen = self.settings
-        options: dict[str, Any] = {"draws": chosen.density_draws, "steps": chosen.density_steps, "seed": chosen.seed}
-
-        def measure(progress: Progress) -> SpectralDensity:
-            return spectral_density(self._hessian(epoch), **options, storage=self.storage, progress=progress)
-
-        return self._cached("density", SpectralDensity, epoch, options, measure)
-
-    def low_pass(self, epoch: int) -> LowPass:
-        chosen = self.settings
-        options: dict[str, Any] = {"sigma": chosen.lpf_sigma, "samples": chosen.lpf_samples, "seed": chosen.seed}
-
-        def measure(progress: Progress) -> LowPass:
-            model = self._bench.model(epoch)
-            return low_pass_filter(
-                model, loss_function, self._bench.images, **options, mode=chosen.mode, progress=progress
-            )
-
-        return self._cached("lpf", LowPass, epoch, options, measure)
-
-    def _hessian(self, epoch: int) -> HessianOperator:
-        if epoch not in self._operators:
-            model, images = self._bench.model(epoch), self._bench.images
-            self._operators = {epoch: HessianOperator(model, loss_function, images, mode=self.settings.mode)}
-        return self._operators[epoch]
-
-    def _cached(
-        self,
-        name: str,
-        kind: type[Result],
-        epoch: int,
-        options: dict[str, Any],
-        measure: Callable[[Progress], Result],
-    ) -> Result:
-        key = self._bench.key(epoch) | {"mode": self.settings.mode} | {f"{name}.{o}": v for o, v in options.items()}
-        path = self._bench.run.path / "flatness" / f"epoch-{epoch:04d}-{name}-{digest(key)}.json"
-        return cached(path, kind, key, lambda: measure(self._watch(f"epoch {epoch}, {name}")))
+TRACKED: dict[str, Measure] = {
+    measure.tracking.name: measure for measure in MEASURES.values() if measure.tracking is not None
+}
+"""What can be measured while a run trains, by its name in ``record.track``."""

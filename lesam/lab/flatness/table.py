@@ -1,67 +1,54 @@
-"""Flatness results as a table: one line for each group of runs and epoch."""
+"""Flatness as a table: one line for each group of runs and epoch, one column for each number of the measures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from lesam.lab.console import table
-from lesam.lab.flatness.measures import FlatnessResult
+from lesam.lab.flatness.measures import MEASURES
+from lesam.lab.flatness.survey import FlatnessResult, Survey
 from lesam.lab.runs.statistics import Spread
 
-Found = Mapping[str, Mapping[int, Sequence[FlatnessResult]]]
-"""Label to number of finished epochs to the results of the repetitions."""
-
-HEAD = ("method", "epoch", "n", "loss", "eigenvalue", "trace", "LPF", "LPF - loss")
 NOTE = (
     "The eigenvalue is the largest; LPF is the loss under weight noise. With n > 1: mean ± sample standard deviation "
     "(n - 1) over seeds; with n = 1 the standard error of the estimate."
 )
 
 
-def rows(found: Found) -> list[tuple[str, ...]]:
+def rows(survey: Survey) -> list[tuple[str, ...]]:
     """The head of the table and its lines."""
+    headings = [column.heading for measure in MEASURES.values() for column in measure.columns.values()]
     lines = [
         (label, str(epoch), str(len(runs)), *_cells(runs))
-        for label, epochs in found.items()
+        for label, epochs in survey.results.items()
         for epoch, runs in sorted(epochs.items())
     ]
-    return [HEAD, *lines]
+    return [("method", "epoch", "n", "loss", *headings), *lines]
 
 
-def notes(found: Found) -> str:
+def notes(survey: Survey) -> str:
     """What a reader has to know before using the numbers."""
-    spectra = [run.eigenvalues for epochs in found.values() for runs in epochs.values() for run in runs]
-    known = [spectrum for spectrum in spectra if spectrum is not None]
-    open_ends = sum(int((~spectrum.converged).sum()) for spectrum in known)
-    wanted = sum(len(spectrum.values) for spectrum in known)
-    return NOTE + (f" {open_ends} of {wanted} eigenvalues did not converge." if open_ends else "")
+    runs = [run for epochs in survey.results.values() for runs in epochs.values() for run in runs]
+    spectra = [run["eigenvalues"] for run in runs if "eigenvalues" in run]
+    unconverged = sum(int((~spectrum.converged).sum()) for spectrum in spectra)
+    wanted = sum(len(spectrum.values) for spectrum in spectra)
+    return NOTE + (f" {unconverged} of {wanted} eigenvalues did not converge." if unconverged else "")
 
 
-def markdown(found: Found) -> str:
-    """The table as Markdown, with its notes."""
-    return f"{table(rows(found))}\n{notes(found)}\n"
+def _cells(runs: Sequence[FlatnessResult]) -> list[str]:
+    cells = [_text([_loss(run) for run in runs], [0.0] * len(runs))]
+    for measure in MEASURES.values():
+        found = [run[measure.name] for run in runs if measure.name in run]
+        cells += [
+            _text([column.value(each) for each in found], [column.stderr(each) for each in found])
+            for column in measure.columns.values()
+        ]
+    return cells
 
 
-def _cells(runs: Sequence[FlatnessResult]) -> tuple[str, ...]:
-    spectra = [run.eigenvalues for run in runs if run.eigenvalues is not None]
-    traces = [run.trace for run in runs if run.trace is not None]
-    filters = [run.low_pass for run in runs if run.low_pass is not None]
-    losses = [next(_losses(run), math.nan) for run in runs]
-    return (
-        _text(losses, [0.0] * len(losses)),
-        _text([float(found.values[0]) for found in spectra], [0.0] * len(spectra)),
-        _text([found.estimate for found in traces], [found.stderr for found in traces]),
-        _text([found.estimate for found in filters], [found.stderr for found in filters]),
-        _text([found.excess for found in filters], [found.stderr for found in filters]),
-    )
-
-
-def _losses(run: FlatnessResult) -> Iterator[float]:
-    """The loss without noise, as each measurement saw it."""
-    for found in (run.eigenvalues, run.trace, run.density, run.low_pass):
-        if found is not None:
-            yield float(found.settings["loss"] or 0.0)
+def _loss(run: FlatnessResult) -> float:
+    """The loss without noise, as the first measure saw it."""
+    return next((float(result.settings["loss"] or 0.0) for result in run.found.values()), math.nan)
 
 
 def _text(values: Sequence[float], stderrs: Sequence[float]) -> str:

@@ -1,57 +1,35 @@
 """Every table and figure of the paper, from one command: train what is missing, evaluate, write it down.
 
-An experiment (:mod:`lesam.lab.paper.experiment`) says which runs it needs and what to read from them. Runs lie in
-one folder and are shared: what one experiment has trained, another finds finished.
+An experiment (:mod:`lesam.lab.paper.experiment`) says which runs it needs and what to read from them. Runs lie in one
+folder and are shared: what one experiment has trained, another finds finished. Each experiment is one module of
+:mod:`lesam.lab.paper.experiments`, found by its name: ``late-switch`` is ``EXPERIMENT`` of ``late_switch.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from lesam.lab.config.suggest import unknown
-from lesam.lab.paper import results
+from lesam.lab.paper import experiments, results
 from lesam.lab.paper.experiment import Experiment, Request
-from lesam.lab.paper.experiments.adversarial import ADVERSARIAL
-from lesam.lab.paper.experiments.cifar import CIFAR, IMAGENET, LESAM_PLUS, VIT
-from lesam.lab.paper.experiments.cost import Cost
-from lesam.lab.paper.experiments.flatness import FLATNESS, LANDSCAPE
-from lesam.lab.paper.experiments.long_tail import LONG_TAIL, PACS, VLCS
-from lesam.lab.paper.experiments.mechanism import Mechanism
-from lesam.lab.paper.experiments.radius import LATE_SWITCH, RADIUS, SENSITIVITY, STABILISERS
-from lesam.lab.paper.running import check_inputs, train_all
+from lesam.lab.paper.running import train_all
+from lesam.lab.training.inputs import check_inputs
 
-_ALL: Sequence[Experiment] = (
-    CIFAR,
-    IMAGENET,
-    VIT,
-    FLATNESS,
-    LANDSCAPE,
-    RADIUS,
-    LATE_SWITCH,
-    LESAM_PLUS,
-    PACS,
-    VLCS,
-    ADVERSARIAL,
-    SENSITIVITY,
-    LONG_TAIL,
-    Cost(),
-    Mechanism(),
-    STABILISERS,
-)
-
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
-NAMES: tuple[str, ...] = tuple(EXPERIMENTS)
+NAMES: tuple[str, ...] = tuple(found.name.replace("_", "-") for found in pkgutil.iter_modules(experiments.__path__))
 
 
 def find(name: str) -> Experiment:
     """The experiment of a name."""
-    if name not in EXPERIMENTS:
+    if name not in NAMES:
         raise unknown("experiment", name, NAMES)
-    return EXPERIMENTS[name]
+    module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
+    experiment: Experiment = module.EXPERIMENT
+    return experiment
 
 
 def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Path | None:
@@ -75,8 +53,8 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     planned = experiment.plan(request)
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
-    check_inputs(planned)
-    cells = train_all(planned, request.runs, jobs=jobs, tell=request.tell)
+    check_inputs(run.config for run in planned)
+    cells = train_all(planned, request.runs, jobs=jobs)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
     return results.write(experiment, request, experiment.report(request, cells), output)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Drawing
 
 from lesam.lab import recipes
 from lesam.lab.config.run import RunConfig
-from lesam.lab.config.text import override
-from lesam.lab.recipes.published import Figure
+from lesam.lab.config.text import change, override
+from lesam.lab.recipes.recipe import Figure
 from lesam.lab.runs.folder import RunFolder
 
 
@@ -21,15 +21,15 @@ class Variant:
     """A row: a method, and what is changed in its recipe."""
 
     method: str
-    changes: Callable[[RunConfig], Sequence[str]] = lambda config: ()
-    """Overrides (``section.field=value``), which may depend on the configuration that the recipe gives."""
+    changes: Callable[[RunConfig], Mapping[str, Any]] = lambda config: {}
+    """Fields to change, by dotted path; they may depend on the configuration that the recipe gives."""
     recipe: Callable[[str], str] = str
     """From the column's recipe to this row's, where they differ."""
 
     def config(self, recipe: str, scale: str, seed: int, more: Sequence[str] = ()) -> RunConfig:
         """The run of this row for a recipe."""
         asked = override(recipes.build(self.recipe(recipe), method=self.method, scale=scale, seed=seed), more)
-        return override(asked, [*self.changes(asked), *more])
+        return override(change(asked, self.changes(asked)), more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,15 +63,15 @@ class Request:
     recipes: tuple[str, ...] = ()
     """Only these recipes; empty means all."""
     changes: tuple[str, ...] = ()
-    """Overrides of every run."""
+    """Overrides of every run (``section.field=value``)."""
+    progress: Callable[[str], None] = print
+    """Called with a sentence as the experiment advances."""
 
     @property
     def part(self) -> dict[str, list[str]]:
-        """What was asked for less, or otherwise, than the whole experiment."""
+        """In what the request asks for less than the whole experiment, or for something else."""
         given = {"methods": self.methods, "recipes": self.recipes, "changes": self.changes}
         return {name: list(values) for name, values in given.items() if values}
-
-    tell: Callable[[str], None] = print
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, no_paper
-from lesam.lab.recipes.published import Figure, figure_text
+from lesam.lab.recipes.recipe import Figure, figure_text
 from lesam.lab.runs.folder import Row, RunFolder
 from lesam.lab.runs.repetitions import settings
 from lesam.lab.runs.statistics import Spread

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lesam.lab.console import table
+from lesam.lab import console
+from lesam.lab.files import whole_folder
 from lesam.lab.paper.experiment import Experiment, Report, Request
 from lesam.lab.runs import environment
 
 
 def write(experiment: Experiment, request: Request, report: Report, output: Path) -> Path:
     """Write a result to ``output/NAME``, replacing an older one only when all of the new one is on the disk."""
-    folder, temporary = output / experiment.name, output / f".{experiment.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for number, (name, drawing) in enumerate(report.figures.items()):
-        for ending in ("png", "pdf"):
-            drawing.savefig(temporary / f"{'figure' if number == 0 else name}.{ending}", dpi=150, bbox_inches="tight")
-    if report.tables:
-        (temporary / "table.md").write_text(markdown(experiment, request, report))
     result = {
         "experiment": experiment.name,
         "title": experiment.title,
@@ -37,9 +29,15 @@ def write(experiment: Experiment, request: Request, report: Report, output: Path
         "rows": list(report.rows),
         "notes": list(report.notes),
     }
-    (temporary / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
+    folder = output / experiment.name
+    with whole_folder(folder) as temporary:
+        for number, (name, drawing) in enumerate(report.figures.items()):
+            file = temporary / ("figure" if number == 0 else name)
+            for ending in (".png", ".pdf"):
+                drawing.savefig(file.with_suffix(ending), dpi=150, bbox_inches="tight")
+        if report.tables:
+            (temporary / "table.md").write_text(markdown(experiment, request, report))
+        (temporary / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n")
     return folder
 
 
@@ -49,7 +47,7 @@ def markdown(experiment: Experiment, request: Request, report: Report) -> str:
     if request.part:
         lines += ["Only " + "; ".join(f"{name}: {', '.join(of)}" for name, of in request.part.items()) + ".", ""]
     for heading, rows in report.tables.items():
-        lines += [f"## {heading}", "", table(rows)]
+        lines += [f"## {heading}", "", console.markdown(rows)]
     with_paper = any(name.startswith("paper") for rows in report.tables.values() for name in rows[0])
     if with_paper and (request.scale != "paper" or request.changes):
         lines.append('The columns headed "paper" hold the paper\'s figures for its own setting: not to be compared.')

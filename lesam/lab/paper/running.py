@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric import Fabric
 
-from lesam.lab import data, models
 from lesam.lab.config.run import RunConfig, SystemConfig
 from lesam.lab.paper.experiment import Cell, Planned
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.fabric import make_fabric
 
 
-def check_inputs(planned: Sequence[Planned]) -> None:
-    """Load every data set and pretrained network once, so that what is missing is said before anything is written."""
-    sets: dict[str, RunConfig] = {}
-    networks: dict[str, RunConfig] = {}
-    for run in planned:
-        config = run.config
-        sets.setdefault(repr((config.data.name, config.data.root, config.data.options)), config)
-        if config.model.options.get("weights") is not None:
-            networks.setdefault(repr(config.model), config)
-    for config in sets.values():
-        data.load(config.data.name, config.data.root, **config.data.options)
-    for config in networks.values():
-        options: dict[str, Any] = dict(config.model.options)
-        models.build(config.model.name, 10, **options)
-
-
-def train_all(planned: Sequence[Planned], runs: Path, *, jobs: int, tell: Callable[[str], None]) -> list[Cell]:
+def train_all(planned: Sequence[Planned], runs: Path, *, jobs: int) -> list[Cell]:
     """Train what is not finished, and return the runs by place, repetitions together."""
-    from lesam.lab.sweeps.pool import Event, Job, train_jobs
+    from lesam.lab.sweeps.display import Display
+    from lesam.lab.sweeps.pool import Job, train_jobs
 
     distinct = {run.config.fingerprint: run.config for run in planned}
-    left = len(distinct)
-
-    def hear(event: Event) -> None:
-        nonlocal left
-        if event.kind in ("done", "failed"):
-            left -= 1
-            tell(f"{event.job.config.folder_name}: {event.kind}, {left} of {len(distinct)} runs left")
-
     if jobs == 1:
         summaries = _one_by_one(distinct, runs)
     else:
         threads = max(1, (os.cpu_count() or 1) // jobs)
         waiting = [Job(key=key, config=config) for key, config in distinct.items()]
-        summaries = train_jobs(waiting, runs=runs, jobs=jobs, threads=threads, hear=hear)
+        with Display(len(waiting)) as display:
+            summaries = train_jobs(waiting, runs=runs, jobs=jobs, threads=threads, progress=display)
     places: dict[tuple[str, str], list[RunConfig]] = {}
     for run in planned:
         places.setdefault((run.row, run.column), []).append(run.config)

@@ -9,30 +9,28 @@ SAM fixes ``rho``, so its first term follows the gradient's norm; LE-SAM fixes t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+import lesam
+from lesam import Radius
 from lesam.flatness import HessianOperator
-from lesam.lab.config.optimizer import LESAMConfig, SAMConfig
-from lesam.lab.config.run import RunConfig, digest
+from lesam.lab.config.optimizer import own_settings
+from lesam.lab.config.run import RunConfig
 from lesam.lab.data import Batches
-from lesam.lab.data.loading import training_augmentation
-from lesam.lab.files import sha256, write_atomically
-from lesam.lab.runs.checkpoint import WEIGHTS
+from lesam.lab.data.loading import load_data, training_augmentation
+from lesam.lab.device import measuring_device
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.answers import Question, Recorded, answer
 from lesam.lab.runs.folder import RunFolder
-from lesam.lab.runs.restore import find_checkpoint, load_data, load_model
-
-Radius = Callable[[float], float]
-"""From the norm of a gradient to how far to climb along it."""
+from lesam.lab.runs.restore import load_model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,28 +57,30 @@ class Slice:
 
 
 def measure_terms(run: RunFolder, epoch: int, batches: int) -> list[Terms]:
-    """The terms of a run after so many epochs, with the radius of the epoch that follows; kept in the run's folder."""
+    """The terms of a run after an epoch, with the radius of the epoch that follows; kept in the run's folder."""
     config = run.config()
     sigmas = {row["epoch"]: row.get("sigma") for row in run.metrics()}
     sigma = sigmas.get(epoch, sigmas.get(epoch - 1))  # after the last epoch nothing follows
-    weights = sha256(find_checkpoint(run, epoch).path / WEIGHTS)
+    weights = checkpoints.find(run.checkpoints, epoch).weights_sha256()
     key = {"weights": weights, "batches": batches, "sigma": sigma, "run": config.fingerprint}
-    path = run.path / "flatness" / f"epoch-{epoch:04d}-terms-{digest(key)}.json"
-    if path.exists():
-        return [Terms(**stored) for stored in json.loads(path.read_text())["terms"]]
-    terms = Probe(run, epoch, batches=batches).terms(radius_rule(config, sigma))
-    path.parent.mkdir(exist_ok=True)
-    write_atomically(path, json.dumps({"key": key, "terms": [asdict(each) for each in terms]}, indent=1) + "\n")
-    return terms
+    form: Recorded[list[Terms]] = Recorded(
+        to_record=lambda terms: {"key": key, "terms": [asdict(each) for each in terms]},
+        from_record=lambda record: [Terms(**stored) for stored in record["terms"]],
+    )
+    return answer(
+        Question(run=run, room="flatness", name=f"epoch-{epoch:04d}-terms", key=key),
+        form,
+        lambda: Probe(run, epoch, batches=batches).terms(radius_of(config, sigma)),
+    )
 
 
 class Probe:
     """The training loss of a run's network on mini-batches, as training saw it: augmented, BatchNorm on the batch."""
 
     def __init__(self, run: RunFolder, epoch: int, *, batches: int) -> None:
-        """Load the network after so many epochs and draw mini-batches of the epoch that follows."""
+        """Load the network after an epoch and draw mini-batches of the epoch that follows."""
         self.config = run.config()
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = measuring_device(None, float64=True)
         splits = load_data(self.config)
         self.model: nn.Module = load_model(run, epoch, device=device, classes=splits.classes)[0].train()
         self.weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
@@ -111,7 +111,7 @@ class Probe:
     def _terms(self, batch: tuple[Tensor, Tensor], radius: Radius) -> Terms:
         loss, gradient = self._gradient(batch)
         norm = _norm(gradient)
-        rho = radius(norm)
+        rho = reach(radius, norm)
         bend = self._curvature(batch, gradient) / norm**2
         rise = self._loss(batch, _moved(self.weights, gradient, rho / norm)) - loss
         return Terms(norm=norm, rho=rho, first_order=rho * norm, curvature=rho**2 * bend / 2, rise=rise)
@@ -139,16 +139,23 @@ class Probe:
         return functional.cross_entropy(logits, labels)
 
 
-def radius_rule(config: RunConfig, sigma: float | None = None) -> Radius:
-    """How far the run's method climbs; ``sigma`` is the budget of the epoch in question."""
-    optimizer: Any = config.optimizer
-    if isinstance(optimizer, LESAMConfig):
-        budget = optimizer.sigma if sigma is None else sigma
-        cap = math.inf if optimizer.rho_max is None else optimizer.rho_max
-        return lambda norm: min(budget / (norm + optimizer.varrho), cap)
-    if isinstance(optimizer, SAMConfig):
-        return lambda norm: optimizer.rho
+def radius_of(config: RunConfig, sigma: float | None = None) -> Radius:
+    """How far the run's method climbs, as the library has it; ``sigma`` is the budget of the epoch in question."""
+    own = own_settings(config.optimizer)
+    if config.method == "lesam":
+        return lesam.LossBudget(own["sigma"] if sigma is None else sigma, own["rho_max"], own["varrho"])
+    if config.method == "sam":
+        return lesam.Fixed(own["rho"])
     raise ValueError(f"no radius is known for {config.method}; the mechanism is about SAM and LE-SAM")
+
+
+def reach(radius: Radius, norm: float) -> float:
+    """The distance that a radius gives for the norm of a gradient.
+
+    >>> reach(lesam.LossBudget(0.3, rho_max=0.2), 3.0)
+    0.1
+    """
+    return float(radius(torch.tensor(norm, dtype=torch.float64), step=0).rho)
 
 
 def _norm(gradient: dict[str, Tensor]) -> float:

@@ -3,67 +3,111 @@
 A recipe knows three scales. ``smoke`` takes seconds and needs no data, ``small`` is a setting on real images for
 two CPU cores (``docs/small-scale.md``), ``paper`` is the paper's own. Fields are changed with
 :func:`lesam.lab.config.text.override` or ``--set`` on the command line.
+
+Every module of this folder that has ``RECIPES`` is found: a new recipe is one file, with its setting, the radii of the
+methods and the paper's figures side by side. A recipe of your own needs no place here: a function ``my_recipe(method,
+scale, seed) -> RunConfig`` in ``my_module.py`` is called ``my_module:my_recipe`` on the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import importlib
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
 
-from lesam.lab.config.optimizer import CONFIGS
-from lesam.lab.config.run import RunConfig
+from lesam.lab.config import RunConfig
+from lesam.lab.config.optimizer import methods
 from lesam.lab.config.suggest import unknown
 from lesam.lab.config.text import normalise
-from lesam.lab.recipes.cifar import cifar
-from lesam.lab.recipes.digits import digits
-from lesam.lab.recipes.domains import SOURCES, domains
-from lesam.lab.recipes.imagenet import imagenet
-from lesam.lab.recipes.longtail import IMBALANCES, KINDS, longtail
-from lesam.lab.recipes.robust import robust
-from lesam.lab.recipes.vit import vit
+from lesam.lab.recipes.recipe import SCALES, Build, Figure, Recipe
 
-Recipe = Callable[[str, str, int], RunConfig]
-"""Takes a method, a scale and a seed."""
+__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "known", "names"]
 
-RECIPES: dict[str, Recipe] = {
-    **{
-        f"{data}-{backbone}": partial(cifar, data, backbone)
-        for data in ("cifar10", "cifar100")
-        for backbone in ("resnet18", "wrn", "pyramid")
-    },
-    **{f"imagenet-{backbone}": partial(imagenet, backbone) for backbone in ("resnet50", "resnet101")},
-    **{f"vit-{data}": partial(vit, data) for data in ("cifar10", "cifar100")},
-    **{f"robust-{data}": partial(robust, data) for data in ("cifar10", "cifar100")},
-    **{
-        f"{data}-lt{imbalance}-{kind}": partial(longtail, data, imbalance, kind)
-        for data in ("cifar10", "cifar100")
-        for imbalance in IMBALANCES
-        for kind in KINDS
-    },
-    **{
-        f"{collection}-{source}": partial(domains, collection, source)
-        for collection, sources in SOURCES.items()
-        for source in sources
-    },
-    "digits": digits,
-}
 
-NAMES: tuple[str, ...] = tuple(RECIPES)
-METHODS: tuple[str, ...] = tuple(CONFIGS)
-SCALES: tuple[str, ...] = ("smoke", "small", "paper")
+@cache
+def known() -> dict[str, Recipe]:
+    """All recipes of this folder by name."""
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return {recipe.name: recipe for module in modules for recipe in getattr(module, "RECIPES", ())}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all recipes."""
+    return tuple(known())
+
+
+def figures(recipe: str) -> Mapping[str, Figure]:
+    """The paper's test accuracy of a recipe by method; empty for a recipe of somebody else."""
+    return known()[recipe].figures if recipe in known() else {}
+
+
+def attacked(recipe: str) -> Mapping[str, Mapping[str, float]]:
+    """The paper's accuracy under attack of a recipe, by method and attack; empty for a recipe of somebody else."""
+    return known()[recipe].attacked if recipe in known() else {}
 
 
 def build(recipe: str, *, method: str = "lesam", scale: str = "small", seed: int = 0) -> RunConfig:
     """The configuration of one run.
 
-    >>> config = build("cifar100-resnet18", method="lesam", scale="paper")
-    >>> config.optimizer.sigma, config.optimizer.rho_max, config.schedule.budget_anneal_start
-    (0.35, 0.4, 160)
+    Args:
+        recipe: One of :func:`names`, or ``module:function`` for a function of your own, whose module is imported.
+        method: One of :func:`lesam.lab.config.optimizer.methods`.
+        scale: One of :data:`SCALES`.
+        seed: Of the run.
+
+    Example:
+        >>> config = build("cifar100-resnet18", method="lesam", scale="paper")
+        >>> config.optimizer.sigma, config.optimizer.rho_max, config.schedule.budget_anneal_start
+        (0.35, 0.4, 160)
     """
-    if recipe not in RECIPES:
-        raise unknown("recipe", recipe, NAMES)
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    if ":" not in recipe and recipe not in known():
+        raise unknown("recipe", recipe, names())
+    if method not in methods():
+        raise unknown("method", method, methods())
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    return normalise(RECIPES[recipe](method, scale, seed))
+    if ":" not in recipe:
+        return normalise(known()[recipe].build(method, scale, seed))
+    return _checked(recipe, _imported(recipe)(method, scale, seed), (method, scale, seed))
+
+
+def _imported(recipe: str) -> Build:
+    """The function that ``module:function`` names, from the current folder or the path."""
+    module_name, _, function_name = recipe.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module_name.partition(".")[0]:
+            raise  # the module is there, and what it imports is not
+        raise ValueError(
+            f"no module {module_name!r} for the recipe {recipe!r}; it must lie in {os.getcwd()} or on Python's path"
+        ) from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise unknown(f"function of {module_name}", function_name, found)
+    built: Build = function
+    return built
+
+
+def _checked(recipe: str, config: object, asked: tuple[str, str, int]) -> RunConfig:
+    """What a function of somebody else returned, if it is the run that was asked for."""
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"{recipe} must return a RunConfig, got {type(config).__name__}")
+    if (config.method, config.scale, config.seed) != asked:
+        raise ValueError(
+            f"{recipe} was asked for method, scale and seed {asked} and returned a run with "
+            f"{(config.method, config.scale, config.seed)}"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", config.recipe):
+        raise ValueError(
+            f"{recipe} names its run recipe={config.recipe!r}; it becomes part of the folder's name and may have "
+            "letters, digits, dots, dashes and underscores only"
+        )
+    return normalise(config)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.recipes.recipe import Recipe
 
 EPOCHS = 50
 
@@ -40,7 +41,7 @@ def digits(method: str, scale: str, seed: int) -> RunConfig:
         seed=seed,
         data=DataConfig(name="digits", options=options, normalisation="digits", batch_size=100),
         model=ModelConfig(name="digits_cnn", options={"width": 8 if scale == "smoke" else 32}),
-        optimizer=CONFIGS[method](**common, **_SETTINGS.get(method, {})),
+        optimizer=optimizer_config(method, **common, **_SETTINGS.get(method, {})),
         schedule=ScheduleConfig(
             epochs=epochs,
             # Annealed over the last fifth.
@@ -48,3 +49,6 @@ def digits(method: str, scale: str, seed: int) -> RunConfig:
         ),
         record=RecordConfig(evaluate_every=1 if scale == "smoke" else 3, checkpoint_every=10, keep=1),
     )
+
+
+RECIPES = (Recipe(name="digits", title="scikit-learn's digits with 40 % wrong labels, small CNN", build=digits),)

@@ -6,13 +6,14 @@ The paper gives the checkpoint and the number of steps. Everything else here is 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, CONFIGS
+from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes.small import small_run
-from lesam.lab.recipes.smoke import smoke_run
-from lesam.lab.recipes.strengths import vit_settings
+from lesam.lab.recipes._small import small_run
+from lesam.lab.recipes._smoke import smoke_run
+from lesam.lab.recipes.recipe import Figure, Recipe, Settings
 
 STEPS = 8000
 WARMUP = 500
@@ -39,7 +40,7 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
         seed=seed,
         data=DataConfig(name=data, augment="vit", batch_size=BATCH, eval_batch_size=256),
         model=ModelConfig(name="vit_b_16", options={"weights": "IMAGENET1K_V1"}),
-        optimizer=CONFIGS[method](**common, **vit_settings(method)),
+        optimizer=optimizer_config(method, **common, **vit_settings(method)),
         schedule=ScheduleConfig(
             epochs=EPOCHS,
             steps=STEPS,
@@ -49,3 +50,31 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
             budget_anneal_start=STEPS * 4 // 5 if method in ("lesam", "lesamplus") else None,
         ),
     )
+
+
+def vit_settings(method: str) -> Settings:
+    """Hyper-parameters for fine-tuning a vision transformer; the paper gives none, all are to be searched."""
+    settings: dict[str, Settings] = {
+        "sam": {"rho": 0.05},
+        "esam": {"rho": 0.05, "beta": 0.6, "gamma": 0.5},
+        "lesam": {"sigma": 0.1, "rho_max": 0.2},
+        "lesamplus": {"sigma": 0.05, "alpha": 0.5, "rho_max": 0.2},
+    }
+    return settings.get(method, {})
+
+
+# Table on fine-tuning ViT-B/16.
+FIGURES: dict[str, dict[str, Figure]] = {
+    "vit-cifar10": {"sgd": (98.08, 0.11), "sam": (98.28, 0.13), "lesam": (98.72, 0.08)},
+    "vit-cifar100": {"sgd": (88.31, 0.13), "sam": (89.34, 0.10), "lesam": (89.65, 0.11)},
+}
+
+RECIPES = tuple(
+    Recipe(
+        name=f"vit-{data}",
+        title=f"ViT-B/16, pretrained on ImageNet, fine-tuned on {data.upper().replace('CIFAR', 'CIFAR-')}",
+        build=partial(vit, data),
+        figures=FIGURES[f"vit-{data}"],
+    )
+    for data in ("cifar10", "cifar100")
+)

@@ -6,37 +6,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesam.lab.config.optimizer import TITLES, budget_name
+from lesam.lab.config.optimizer import budget_name, title
+from lesam.lab.flatness.measures import MEASURES, TRACKED
+from lesam.lab.report import style
 from lesam.lab.runs.folder import Row
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread
 
 PERCENT = ("accuracy", "capped")
-TRACKED = {
-    "lpf": "low-pass filter",
-    "lpf_excess": "low-pass filter minus loss",
-    "trace": "Hessian trace",
-    "eigenvalue": "largest Hessian eigenvalue",
-}
-"""Columns that ``lesam train --track`` writes, and what they are called in a figure."""
-
-# One colour for each method in every figure, from matplotlib's "tab20".
-COLOURS: dict[str, Any] = {method: matplotlib.colormaps["tab20"](number) for number, method in enumerate(TITLES)}
-COLOURS |= {"sgd": "#7f7f7f", "sam": "#1f77b4", "lesam": "#d62728", "lesamplus": "#9467bd"}
 
 
 def curves(groups: Sequence[Group]) -> Figure:
     """Test accuracy, training accuracy and training loss over epochs, with the spread over seeds."""
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
+    figure, axes = panels(3, width=13)
     for axis, metric in zip(axes, ("test_accuracy", "train_accuracy", "train_loss"), strict=True):
         draw(axis, groups, metric)
     axes[2].set_yscale("log")
@@ -46,7 +32,7 @@ def curves(groups: Sequence[Group]) -> Figure:
 
 def radius(groups: Sequence[Group]) -> Figure:
     """Radius, gradient norm and share of steps at the cap over epochs: what the loss budget does."""
-    figure, axes = pyplot.subplots(1, 4, figsize=(16, 4), constrained_layout=True)
+    figure, axes = panels(4, width=16)
     for axis, metric in zip(axes, ("rho", "grad_norm", "capped", "sharpness"), strict=True):
         draw(axis, groups, metric)
     for group in groups:
@@ -58,10 +44,10 @@ def radius(groups: Sequence[Group]) -> Figure:
 
 def switch(groups: Sequence[Group]) -> Figure:
     """Test accuracy over epochs, with a mark where a run left its base optimizer."""
-    figure, axis = pyplot.subplots(figsize=(6, 4), constrained_layout=True)
+    figure, (axis,) = panels(1, width=6)
     for number, group in enumerate(groups):
-        at = group.config.schedule.switch_at
-        label = TITLES[group.config.method] if at is None else f"SGD, {TITLES[group.config.method]} from {at}"
+        at, name = group.config.schedule.switch_at, title(group.config.method)
+        label = name if at is None else f"{title(group.config.optimizer.base)}, {name} from {at}"
         draw(axis, [group], "test_accuracy", colour=f"C{number}", label=label)
         if at is not None:
             axis.axvline(at, color="black", linestyle=":", linewidth=0.8)
@@ -71,7 +57,7 @@ def switch(groups: Sequence[Group]) -> Figure:
 
 def sensitivity(groups: Sequence[Group]) -> Figure:
     """Last test accuracy against the budget (sigma, or rho), one line a method."""
-    figure, axis = pyplot.subplots(figsize=(6, 4), constrained_layout=True)
+    figure, (axis,) = panels(1, width=6)
     names = set()
     for method in dict.fromkeys(group.config.method for group in groups):
         points = []
@@ -85,7 +71,9 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
             values, spreads = zip(*points, strict=True)
             heights = [spread.mean * 100 for spread in spreads]
             errors = [0.0 if np.isnan(spread.std) else spread.std * 100 for spread in spreads]
-            axis.errorbar(values, heights, errors, label=TITLES[method], color=COLOURS[method], marker="o", capsize=3)
+            axis.errorbar(
+                values, heights, errors, label=title(method), color=style.colour(method), marker="o", capsize=3
+            )
     if not names:
         raise ValueError("sensitivity needs finished runs of a method with a radius or a budget")
     axis.set_xlabel(" or ".join(sorted(names)))
@@ -97,20 +85,20 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
 def flatness(groups: Sequence[Group]) -> Figure:
     """What ``lesam train --track`` measured, one line a run: the clock decides which epochs have a value."""
     runs = [(group.title, rows) for group in groups for rows in group.rows()]
-    metrics = [name for name in TRACKED if any(row.get(name) is not None for _, rows in runs for row in rows)]
+    labels = _tracked()
+    metrics = [name for name in labels if any(row.get(name) is not None for _, rows in runs for row in rows)]
     if not metrics:
-        raise ValueError("none of the runs has flatness in its metrics; train with --track lpf,trace,eigenvalue")
-    size = (4.4 * len(metrics), 4)
-    figure, axes = pyplot.subplots(1, len(metrics), figsize=size, constrained_layout=True, squeeze=False)
-    colours = colours_of(groups)
-    for axis, metric in zip(axes[0], metrics, strict=True):
-        for title, rows in runs:
+        raise ValueError(f"none of the runs has flatness in its metrics; train with --track {','.join(TRACKED)}")
+    figure, axes = panels(len(metrics), width=4.4 * len(metrics))
+    colours = style.colours_of(groups)
+    for axis, metric in zip(axes, metrics, strict=True):
+        for name, rows in runs:
             points = {row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None}
-            label = "" if title in axis.get_legend_handles_labels()[1] else title
-            axis.plot(list(points), list(points.values()), ".-", color=colours[title], label=label)
+            label = "" if name in axis.get_legend_handles_labels()[1] else name
+            axis.plot(list(points), list(points.values()), ".-", color=colours[name], label=label)
         axis.grid(alpha=0.3)
-        axis.set(xlabel="epoch", ylabel=TRACKED[metric])
-    axes[0, 0].legend(fontsize="small")
+        axis.set(xlabel="epoch", ylabel=labels[metric])
+    axes[0].legend(fontsize="small")
     return figure
 
 
@@ -125,12 +113,18 @@ KINDS: dict[str, Callable[[Sequence[Group]], Figure]] = {
 
 def comparison(groups: Sequence[Group]) -> Figure:
     """Test accuracy and radius over training, side by side."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    figure, (left, right) = panels(2, width=11, height=4.2)
     draw(left, groups, "test_accuracy")
     draw(right, groups, "rho")
     left.legend(fontsize="small", loc="lower right")
     right.set_ylabel("perturbation radius")
     return figure
+
+
+def panels(number: int, *, width: float, height: float = 4.0) -> tuple[Figure, list[Any]]:
+    """A figure with panels side by side, made without pyplot: nothing global, no window, safe in threads."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, number, squeeze=False)[0])
 
 
 def draw(axis: Axes, groups: Sequence[Group], metric: str, *, colour: str | None = None, label: str = "") -> None:
@@ -142,10 +136,10 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, colour: str | None
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
         method = group.config.method
-        style = ("-", "--", ":", "-.")[seen.setdefault(method, 0) % 4]
+        dash = style.DASHES[seen.setdefault(method, 0) % len(style.DASHES)]
         seen[method] += 1
-        chosen = colour or COLOURS[method]
-        axis.plot(epochs, mean * scale, style, color=chosen, label=label or group.title)
+        chosen = colour or style.colour(method)
+        axis.plot(epochs, mean * scale, dash, color=chosen, label=label or group.title)
         axis.fill_between(epochs, (mean - std) * scale, (mean + std) * scale, color=chosen, alpha=0.15, linewidth=0)
     if metric.endswith(PERCENT):
         axis.set_ylim(max(axis.get_ylim()[0], 0.0), min(axis.get_ylim()[1], 101.0))
@@ -164,15 +158,6 @@ def over_seeds(runs: Sequence[Sequence[Row]], metric: str) -> tuple[np.ndarray, 
     return np.array(common), values.mean(0), std
 
 
-def colours_of(groups: Sequence[Group]) -> dict[str, Any]:
-    """A colour for the title of each group: its method's, and another one where a method has several groups."""
-    chosen: dict[str, Any] = {}
-    for group in groups:
-        colour = COLOURS[group.config.method]
-        chosen[group.title] = f"C{len(chosen)}" if colour in chosen.values() else colour
-    return chosen
-
-
 def last_accuracy(group: Group) -> Spread:
     """Test accuracy of the last epoch over the finished runs of a group."""
     summaries = [summary for run in group.finished if (summary := run.summary()) is not None]
@@ -183,11 +168,20 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the file's name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+
+
+def _tracked() -> dict[str, str]:
+    """Columns of the metrics that ``lesam train --track`` writes, and what they are called in a figure."""
+    return {
+        name: measure.columns[column].label
+        for measure in MEASURES.values()
+        if measure.tracking is not None
+        for name, column in measure.tracking.drawn.items()
+    }
 
 
 def _range_of_radius(axis: Axes, group: Group) -> None:
     """The smallest and largest radius of each epoch, lightly."""
     for bound in ("rho_min", "rho_max"):
         epochs, mean, _ = over_seeds(group.rows(), bound)
-        axis.plot(epochs, mean, color=COLOURS[group.config.method], linewidth=0.5, alpha=0.6)
+        axis.plot(epochs, mean, color=style.colour(group.config.method), linewidth=0.5, alpha=0.6)

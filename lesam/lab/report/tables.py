@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lesam.lab.console import table as markdown_table
-from lesam.lab.recipes.published import Figure, figure_text, published
+from lesam.lab import console
+from lesam.lab.recipes.published import published
+from lesam.lab.recipes.recipe import Figure, figure_text
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread
 
@@ -77,7 +78,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def markdown(table: Sequence[Line]) -> str:
     """A markdown table with its note."""
-    return f"{markdown_table(cells(table))}\n{NOTE}\n"
+    return f"{console.markdown(cells(table))}\n{NOTE}\n"
 
 
 def latex(table: Sequence[Line]) -> str:

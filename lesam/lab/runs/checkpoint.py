@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from lesam.lab.files import sha256, sync_file, sync_folder, write_atomically
+from lesam.lab.files import is_temporary, sha256, whole_folder
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
 
@@ -44,6 +43,10 @@ class Checkpoint:
         state: dict[str, Any] = torch.load(self.path / STATE, map_location="cpu", weights_only=True)
         return state
 
+    def weights_sha256(self) -> str:
+        """Checksum of the weights, by which answers about them are kept."""
+        return sha256(self.path / WEIGHTS)
+
     def damage(self) -> str | None:
         """What is wrong with the files, or None."""
         try:
@@ -66,23 +69,14 @@ def save(
     state: Mapping[str, Any],
 ) -> Checkpoint:
     """Write a checkpoint; it exists under its name only when all of it is on the disk."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:08d}"
-    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
-    torch.save(dict(state), temporary / STATE)
-    sums = {}
-    for name in (WEIGHTS, STATE):
-        sync_file(temporary / name)
-        sums[name] = sha256(temporary / name)
-    manifest = {"epoch": epoch, "step": step, "batch": batch, "sha256": sums}
-    write_atomically(temporary / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-    if path.exists():  # a damaged one, or a repetition after a crash between rename and the next step
-        shutil.rmtree(path)
-    temporary.rename(path)
-    sync_folder(folder)
+    # One of that name is a damaged one, or a repetition after a crash between the rename and the next step.
+    with whole_folder(path) as temporary:
+        save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
+        torch.save(dict(state), temporary / STATE)
+        sums = {name: sha256(temporary / name) for name in (WEIGHTS, STATE)}
+        manifest = {"epoch": epoch, "step": step, "batch": batch, "sha256": sums}
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return Checkpoint(path=path, epoch=epoch, step=step, batch=batch)
 
 
@@ -109,15 +103,39 @@ def newest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, complaints
 
 
+def epoch_ends(folder: Path) -> dict[int, Checkpoint]:
+    """The checkpoints at the end of an epoch, by the number of finished epochs; their files not yet verified."""
+    return {checkpoint.epoch: checkpoint for checkpoint in listed(folder) if checkpoint.batch == 0}
+
+
+def find(folder: Path, epoch: int | None = None) -> Checkpoint:
+    """The checkpoint after a number of finished epochs, or the last one at the end of an epoch, with its files verified.
+
+    Raises:
+        ValueError: There is none (the sentence lists those that exist), or it is damaged.
+    """
+    ends = epoch_ends(folder)
+    if not ends:
+        raise ValueError(f"{folder.parent} has no checkpoint at the end of an epoch; `lesam train` writes them")
+    if epoch is not None and epoch not in ends:
+        raise ValueError(
+            f"{folder.parent} has no checkpoint after {epoch} epochs; it has those after {_spelled(ends)}. "
+            f"Train with --set record.keep_epochs={epoch} to keep it"
+        )
+    checkpoint = ends[max(ends) if epoch is None else epoch]
+    if (damage := checkpoint.damage()) is not None:
+        raise ValueError(f"{checkpoint.path} is damaged ({damage}); this run has checkpoints after {_spelled(ends)}")
+    return checkpoint
+
+
+def _spelled(epochs: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(epochs)))
+
+
 def prune(folder: Path, *, keep: int, keep_epochs: tuple[int, ...] = ()) -> None:
     """Delete all but the ``keep`` newest checkpoints and those at the end of the epochs to keep."""
-    for checkpoint in _older(folder, keep):
+    for checkpoint in listed(folder)[:-keep]:
         if not (checkpoint.batch == 0 and checkpoint.epoch in keep_epochs):
             shutil.rmtree(checkpoint.path)
-    for leftover in folder.glob(".step-*.tmp"):
-        if not leftover.name.endswith(f".{os.getpid()}.tmp"):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _older(folder: Path, keep: int) -> Iterator[Checkpoint]:
-    yield from listed(folder)[:-keep]
+    for leftover in filter(is_temporary, folder.iterdir()):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.config.run import RunConfig, identity
-from lesam.lab.files import write_atomically
+from lesam.lab.files import whole_folder
 from lesam.lab.config.optimizer import PLAIN, own_settings
 from lesam.lab.runs.folder import RunFolder
 
@@ -47,9 +47,9 @@ def start_from_relative(config: RunConfig, runs: Path) -> RunFolder | None:
     if at is None or at == 0 or folder.path.exists():
         return None
     for other in _relatives(config, runs):
-        for found in checkpoints.listed(other.checkpoints):
-            if found.epoch == at and found.batch == 0 and found.damage() is None and _copied(other, found, folder):
-                return other
+        found = checkpoints.epoch_ends(other.checkpoints).get(at)
+        if found is not None and found.damage() is None and _copied(other, found, folder):
+            return other
     return None
 
 
@@ -72,17 +72,14 @@ def _copied(source: RunFolder, found: checkpoints.Checkpoint, target: RunFolder)
 
     False where a relative that is still training deleted the checkpoint meanwhile.
     """
-    temporary = target.path.with_name(f".{target.path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        shutil.copytree(found.path, temporary / "checkpoints" / found.path.name)
-        for name in ("metrics.jsonl", "steps.jsonl"):
-            shutil.copy(source.path / name, temporary / name)
-    except (OSError, shutil.Error):
-        shutil.rmtree(temporary, ignore_errors=True)
-        return False
-    RunFolder(temporary).rewind(epoch=found.epoch)
     origin = {"run": source.path.name, "epoch": found.epoch, "step": found.step}
-    write_atomically(temporary / "origin.json", json.dumps(origin, indent=2) + "\n")
-    temporary.rename(target.path)
+    try:
+        with whole_folder(target.path) as temporary:
+            shutil.copytree(found.path, temporary / "checkpoints" / found.path.name)
+            for name in ("metrics.jsonl", "steps.jsonl"):
+                shutil.copy(source.path / name, temporary / name)
+            RunFolder(temporary).rewind(epoch=found.epoch)
+            (temporary / "origin.json").write_text(json.dumps(origin, indent=2) + "\n")
+    except (OSError, shutil.Error):
+        return False
     return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lesam.lab.config.run import RunConfig, identity
-from lesam.lab.config.optimizer import TITLES
+from lesam.lab.config.optimizer import methods, title
 from lesam.lab.runs.folder import Row, RunFolder
 
 NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")
@@ -74,7 +74,7 @@ def _order(config: RunConfig) -> tuple[Any, ...]:
     return (
         config.recipe,
         config.scale,
-        list(TITLES).index(config.method),
+        methods().index(config.method),
         [(path, repr(value)) for path, value in sorted(settings(config).items())],
     )
 
@@ -88,9 +88,9 @@ def _label(config: RunConfig, others: Sequence[RunConfig]) -> str:
         if (other.recipe, other.scale, other.method) == (config.recipe, config.scale, config.method)
     ]
     differing = [path for path in mine if any(rival.get(path, mine[path]) != mine[path] for rival in rivals)]
-    title = TITLES[config.method]
+    name = title(config.method)
     notes = ", ".join(f"{path.rpartition('.')[2]}={mine[path]}" for path in differing)
-    return f"{title} ({notes})" if notes else title
+    return f"{name} ({notes})" if notes else name
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab import recipes
-from lesam.lab.config.optimizer import TITLES
+from lesam.lab.config.optimizer import title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
-from lesam.lab.console import table
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.pool import Event, Job, train_jobs
@@ -61,10 +60,10 @@ def compare(
     jobs: int = 2,
     scale: str = "small",
     methods: Sequence[str] = tuple(SETTINGS),
-    hear: Callable[[Event], None] = lambda event: None,
+    progress: Callable[[Event], None] = lambda event: None,
 ) -> list[Comparison]:
     """Search, then repeat the winners with fresh seeds. Finished runs are not repeated."""
-    searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, hear=hear)
+    searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, progress=progress)
     winners: dict[str, tuple[str, ...]] = {}
     scores: dict[str, float] = {}
     for (method, setting, _), summary in searched.items():
@@ -72,7 +71,7 @@ def compare(
         if accuracy > scores.get(method, -1.0):  # the first of equals, in the order of SETTINGS
             winners[method], scores[method] = setting, accuracy
     repeats = [_job(method, winners[method], seed, scale) for seed in seeds for method in methods]
-    repeated = train_jobs(repeats, runs=runs, jobs=jobs, hear=hear)
+    repeated = train_jobs(repeats, runs=runs, jobs=jobs, progress=progress)
     return [_comparison(method, winners[method], scores[method], seeds, scale, runs, repeated) for method in methods]
 
 
@@ -123,7 +122,7 @@ def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
         head,
         *(
             (
-                TITLES[result.method],
+                title(result.method),
                 f"{result.passes:.0f}",
                 ", ".join(item.removeprefix("optimizer.") for item in result.setting),
                 f"{result.validation * 100:.2f}",
@@ -133,8 +132,3 @@ def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
             for result in results
         ),
     ]
-
-
-def markdown(results: Sequence[Comparison]) -> str:
-    """The table of a comparison as markdown."""
-    return table(cells(results))

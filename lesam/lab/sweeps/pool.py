@@ -1,6 +1,6 @@
 """Many runs at once: a few processes, each training one run after another.
 
-A run that raises is reported and the others go on; a process that dies is replaced, and only its run has failed.
+A run that raises is reported and the others continue; a process that dies is replaced, and only its run has failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """News of a job: an epoch's row, a summary, or why it failed."""
+    """What happened to a job: an epoch's row, a summary, or why it failed."""
 
     job: Job
     kind: Literal["epoch", "done", "failed", "interrupted"]
@@ -47,8 +47,8 @@ class Pool:
         self._runs, self._size, self._threads = str(runs), jobs, threads
         self._context = _context()
 
-    def run(self, jobs: Iterator[Job] | list[Job], hear: Callable[[Event], None]) -> None:
-        """Train all jobs, taken from the iterator only when a process is free; ``hear`` gets every event."""
+    def run(self, jobs: Iterator[Job] | list[Job], progress: Callable[[Event], None]) -> None:
+        """Train all jobs, taken from the iterator when a process is free; ``progress`` is called with every event."""
         waiting = iter(jobs)
         busy: dict[Connection, tuple[Any, Job]] = {}
         idle: list[tuple[Any, Connection]] = []
@@ -67,7 +67,7 @@ class Pool:
                         del busy[pipe]
                         if process.is_alive() and event.kind != "interrupted":
                             idle.append((process, pipe))
-                    hear(event)
+                    progress(event)
                     if event.kind == "interrupted":
                         raise KeyboardInterrupt
         finally:
@@ -87,20 +87,20 @@ class Pool:
 
 
 def train_jobs(
-    waiting: list[Job], *, runs: Path | str, jobs: int, threads: int = 1, hear: Callable[[Event], None]
+    waiting: list[Job], *, runs: Path | str, jobs: int, threads: int = 1, progress: Callable[[Event], None]
 ) -> dict[Any, Mapping[str, Any]]:
     """The summaries of all jobs by their keys; a failure is raised after the others have finished."""
     done: dict[Any, Mapping[str, Any]] = {}
     failures: list[str] = []
 
-    def listen(event: Event) -> None:
+    def record(event: Event) -> None:
         if event.kind == "done" and event.summary is not None:
             done[event.job.key] = event.summary
         elif event.kind == "failed":
             failures.append(f"{event.job.config.folder_name}: {event.error}")
-        hear(event)
+        progress(event)
 
-    Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, listen)
+    Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, record)
     if failures:
         raise RuntimeError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
     return {job.key: done[job.key] for job in waiting}
@@ -131,7 +131,7 @@ def _work(pipe: Connection, runs: str, threads: int) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            answer: tuple[str, Any] = ("done", train(job.config, runs=runs, report=_Messenger(pipe)))
+            answer: tuple[str, Any] = ("done", train(job.config, runs=runs, progress=_Messenger(pipe)))
         except (BrokenPipeError, ConnectionResetError):
             return
         except (RunInterruptedError, KeyboardInterrupt):

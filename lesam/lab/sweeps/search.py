@@ -1,82 +1,20 @@
-"""Many settings of one recipe: a grid over run folders, or a search through an Optuna study that machines can share."""
+"""A search for the best setting of one recipe, through an Optuna study that machines can share."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lesam.lab.config.run import RunConfig
+from lesam.lab.sweeps.grid import Build
 from lesam.lab.sweeps.pool import Event, Job, Pool
 
 if TYPE_CHECKING:
     import optuna
-
-Build = Callable[[Sequence[str], int], RunConfig]
-"""Makes the configuration of a run from overrides and a seed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of one run of a sweep."""
-
-    setting: tuple[str, ...]
-    seed: int
-    config: RunConfig
-    summary: Mapping[str, Any] | None
-    error: str = ""
-
-
-def parse_grid(axes: Sequence[str]) -> list[tuple[str, ...]]:
-    """All combinations of ``"path=value,value"`` axes.
-
-    >>> parse_grid(["optimizer.sigma=0.2,0.3", "optimizer.rho_max=none,0.4"])[1]
-    ('optimizer.sigma=0.2', 'optimizer.rho_max=0.4')
-    """
-    choices = []
-    for axis in axes:
-        path, equals, values = axis.partition("=")
-        if not equals or not all(values.split(",")):
-            raise ValueError(f"a grid axis is written section.field=value,value, got {axis!r}")
-        choices.append([f"{path}={value}" for value in values.split(",")])
-    return list(itertools.product(*choices))
-
-
-def grid(
-    build: Build,
-    settings: Sequence[tuple[str, ...]],
-    seeds: Sequence[int],
-    *,
-    runs: Path,
-    jobs: int,
-    threads: int = 1,
-    hear: Callable[[Event], None] = lambda event: None,
-) -> list[Outcome]:
-    """Train every setting with every seed; finished runs are not repeated, failures do not stop the rest."""
-    pairs = list(itertools.product(settings, seeds))
-    configs = {pair: build(*pair) for pair in pairs}  # a mistake in any setting shows before anything is trained
-    outcomes: dict[Any, Outcome] = {}
-
-    def listen(event: Event) -> None:
-        if event.kind in ("done", "failed"):
-            setting, seed = event.job.key
-            outcomes[event.job.key] = Outcome(
-                setting=setting,
-                seed=seed,
-                config=event.job.config,
-                summary=event.summary,
-                error=event.error,
-            )
-        hear(event)
-
-    Pool(runs=runs, jobs=jobs, threads=threads).run(
-        [Job(key=pair, config=config) for pair, config in configs.items()], listen
-    )
-    return [outcomes[pair] for pair in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +73,12 @@ def search(
     jobs: int,
     threads: int = 1,
     sampler_seed: int = 0,
-    hear: Callable[[Event], None] = lambda event: None,
+    progress: Callable[[Event], None] = lambda event: None,
 ) -> optuna.Study:
     """Search for the setting with the best mean validation accuracy over the seeds, ``trials`` settings in all.
 
     The study lies in ``storage``; processes on other machines that name the same one share its trials. A trial left
-    behind by a process of this machine that died is put back into the queue, and its runs go on from their folders.
+    behind by a process of this machine that died is put back into the queue, and its runs resume from their folders.
     """
     import optuna
 
@@ -166,7 +104,7 @@ def search(
             for seed in seeds:
                 yield Job(key=(trial.number, seed), config=build(setting, seed))
 
-    def listen(event: Event) -> None:
+    def record(event: Event) -> None:
         number = event.job.key[0]
         if event.kind == "done" and event.summary is not None:
             scores[number].append(event.summary["last"]["validation_accuracy"])
@@ -176,9 +114,9 @@ def search(
             trial = open_trials.pop(number)
             trial.set_user_attr("error", event.error)
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        hear(event)
+        progress(event)
 
-    Pool(runs=runs, jobs=jobs, threads=threads).run(proposals(), listen)
+    Pool(runs=runs, jobs=jobs, threads=threads).run(proposals(), record)
     return study
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesam.lab.config.task import ClassificationConfig
-from lesam.lab.tasks.step import Batch, Objective
+from lesam.lab.tasks.objective import Batch, Objective
 from lesam.lab.tasks.task import Task, right_answers
 
 

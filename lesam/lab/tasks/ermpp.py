@@ -15,11 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lesam.lab.config.optimizer import AdamConfig
+from lesam.lab.config.optimizer import optimizer_config
 from lesam.lab.config.task import ErmPlusPlusConfig
 from lesam.lab.tasks.averaging import AveragedNetwork
 from lesam.lab.tasks.classification import CrossEntropy
-from lesam.lab.tasks.step import Batch, Outcome, make_stepper
+from lesam.lab.tasks.objective import Batch
+from lesam.lab.tasks.step import Outcome, make_stepper
 from lesam.lab.tasks.task import Parts, Task
 
 
@@ -43,7 +44,7 @@ class ErmPlusPlus(Task):
         head = list(classifier(parts.module).parameters())
         self._body = [one for one in parts.module.parameters() if not any(one is other for other in head)]
         self.warm_optimizer = torch.optim.Adam(head, lr=self.settings.warm_start_lr)
-        self._take_warm_step = make_stepper(AdamConfig(), self.warm_optimizer, self.objective, parts.scaler)
+        self._take_warm_step = make_stepper(optimizer_config("adam"), self.warm_optimizer, self.objective, parts.scaler)
         self.average = AveragedNetwork(
             parts.module,
             parts.fabric,

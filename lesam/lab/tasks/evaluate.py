@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lesam.lab.data import PADDING_LABEL
 from lesam.lab.device import widest_float
+from lesam.lab.models.modes import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,18 +35,16 @@ def evaluate(
     *,
     classes: int = 0,
 ) -> Score:
-    """Score a model in eval mode; its mode is put back afterwards.
+    """Score a model in eval mode; afterwards every layer is in the mode it had.
 
     Args:
         model: Gives logits.
         batches: Images and labels.
         fabric: Where scores are summed over workers.
-        classes: Also count by class, of so many; 0 does not.
+        classes: Number of classes to count by; 0 does not.
     """
-    was_training = model.training
-    model.eval()
     sums: Tensor | None = None
-    try:
+    with evaluating(model):
         for images, labels in batches:
             logits = model(images)
             loss = functional.cross_entropy(logits, labels, reduction="sum", ignore_index=PADDING_LABEL)
@@ -55,8 +54,6 @@ def evaluate(
             if classes:
                 part = torch.cat([part, _by_class(logits, labels, classes)])
             sums = part if sums is None else sums + part
-    finally:
-        model.train(was_training)
     if sums is None:
         sums = torch.zeros(3 + 2 * classes, dtype=torch.float64)
     if fabric is not None and fabric.world_size > 1:

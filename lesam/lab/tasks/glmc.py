@@ -25,7 +25,7 @@ from lesam.lab.device import widest_float
 from lesam.lab.models.glmc import GLMCNet, Heads
 from lesam.lab.tasks.classification import full_precision
 from lesam.lab.tasks.mixing import Mixture
-from lesam.lab.tasks.step import Batch, Objective
+from lesam.lab.tasks.objective import Batch, Objective
 from lesam.lab.tasks.task import Parts, Task, right_answers
 
 

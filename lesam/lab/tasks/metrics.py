@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-FIELDS = ("loss", "perturbed_loss", "grad_norm", "slope", "rho", "sigma", "capped", "cost")
-"""What an optimizer's ``last`` holds, in the order of the columns here."""
+NOTHING = math.nan
+
+
+class Seen(NamedTuple):
+    """What one step saw, as ``last`` of a sharpness-aware optimizer; NaN for what the method does not have."""
+
+    loss: Tensor | float = NOTHING
+    """At the weights."""
+    perturbed_loss: Tensor | float = NOTHING
+    grad_norm: Tensor | float = NOTHING
+    slope: Tensor | float = NOTHING
+    rho: Tensor | float = NOTHING
+    sigma: Tensor | float = NOTHING
+    capped: Tensor | float = NOTHING
+    cost: Tensor | float = NOTHING
+    """Passes spent."""
+
+    def row(self, device: torch.device) -> Tensor:
+        """All values as one row on the device, unread."""
+        return torch.stack(
+            [
+                value.detach().to(device, torch.float32)
+                if isinstance(value, Tensor)
+                else torch.full((), value, dtype=torch.float32, device=device)
+                for value in self
+            ]
+        )
 
 
 class Meter:
@@ -21,9 +46,9 @@ class Meter:
         self._sizes: list[int] = []
         self._correct: list[Tensor] = []
 
-    def add(self, values: Tensor, correct: Tensor, size: int) -> None:
-        """Remember one step: a row with the values of :data:`FIELDS`, right answers, batch size."""
-        self._steps.append(values)
+    def add(self, seen: Seen, correct: Tensor, size: int) -> None:
+        """Remember one step: what it saw, right answers, batch size."""
+        self._steps.append(seen.row(correct.device))
         self._correct.append(correct)
         self._sizes.append(size)
 
@@ -36,7 +61,7 @@ class Meter:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with an epoch that was interrupted."""
+        """Continue an epoch that was interrupted."""
         self._steps = list(state["steps"])
         self._correct = list(state["correct"])
         self._sizes = [int(size) for size in state["sizes"]]
@@ -44,7 +69,7 @@ class Meter:
     def table(self) -> Tensor:
         """One row per step, on the CPU."""
         if not self._steps:
-            return torch.zeros(0, len(FIELDS))
+            return torch.zeros(0, len(Seen._fields))
         device = self._steps[-1].device
         return torch.stack([row.to(device) for row in self._steps]).cpu()
 
@@ -60,7 +85,7 @@ class Meter:
 
 def summarise(table: Tensor, sizes: Tensor) -> dict[str, float | None]:
     """Means over steps (the loss weighted by samples) and the spread of the radius; None where nothing was seen."""
-    columns = {name: table[:, index].double() for index, name in enumerate(FIELDS)}
+    columns = {name: table[:, index].double() for index, name in enumerate(Seen._fields)}
     rho = columns["rho"][torch.isfinite(columns["rho"])]
     excess = columns["perturbed_loss"] - columns["loss"]
     return {

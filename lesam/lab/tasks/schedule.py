@@ -25,7 +25,7 @@ class Timetable:
     config: ScheduleConfig
     steps_per_epoch: int
     stop: int | None = None
-    """Training ends after so many steps, with the rates and budgets of the whole schedule until then."""
+    """Number of steps after which training ends, with the rates and budgets of the whole schedule until then."""
     head_start: int = 0
     """Steps that another optimizer takes before the run's own, which counts from 0 when it takes over."""
 

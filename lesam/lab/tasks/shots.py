@@ -13,7 +13,7 @@ Large-Scale Long-Tailed Recognition in an Open World, CVPR 2019)."""
 
 
 def group_of(count: int) -> str:
-    """The group of a class with so many training images.
+    """The group of a class by the number of its training images.
 
     >>> [group_of(count) for count in (101, 100, 21, 20)]
     ['many', 'medium', 'medium', 'few']

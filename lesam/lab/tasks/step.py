@@ -1,8 +1,4 @@
-"""One optimizer step on one batch, for every kind of optimizer: the only place where the passes are called.
-
-Each function here returns a row with the values of :data:`lesam.lab.tasks.metrics.FIELDS` and the number of right
-answers of the clean pass, both on the device and unread.
-"""
+"""One optimizer step on one batch, for every kind of optimizer: the only place where the passes are called."""
 
 from __future__ import annotations
 
@@ -11,58 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from lesam.lab.config.optimizer import PLAIN, EigenSAMConfig, OptimizerConfig
-from lesam.lab.tasks.metrics import FIELDS
+from lesam.lab.config.optimizer import PLAIN, OptimizerConfig, own_settings
+from lesam.lab.tasks.metrics import Seen
+from lesam.lab.tasks.objective import Objective
 
-Batch = tuple[Tensor, ...]
-"""The tensors of one training batch, the labels last."""
-Outcome = tuple[Tensor, Tensor]
+Outcome = tuple[Seen, Tensor]
+"""What a step saw, and the number of right answers of its clean pass, both on the device and unread."""
 Stepper = Callable[[], Outcome]
-
-
-class Objective:
-    """The loss of one batch; remembers the right answers of its first pass in a step."""
-
-    ascent_loss: Callable[[], Tensor] | None = None
-    """Another mean loss of the batch, climbed instead of the loss itself."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        """Bind the precision and the way to run a backward pass."""
-        self.fabric = fabric
-        self.correct: Tensor | None = None
-
-    def take(self, batch: Batch, step: int) -> None:
-        """The batch of the coming step; every pass of the step is on it."""
-        self.correct = None
-
-    def loss(self) -> Tensor:
-        """Mean loss of the batch."""
-        raise NotImplementedError
-
-    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
-        """Loss of each sample, or of the chosen ones."""
-        raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
-
-    def backward(self) -> Tensor:
-        """Mean loss of the batch, its gradient left in ``.grad``."""
-        return self._backward(self.loss())
-
-    def climb(self) -> Tensor:
-        """The loss that is climbed, its gradient left in ``.grad``."""
-        return self._backward((self.ascent_loss or self.loss)())
-
-    def _backward(self, loss: Tensor) -> Tensor:
-        self.fabric.backward(loss)
-        return loss.detach()
-
-    def outcome(self, row: Tensor) -> Outcome:
-        """The result of the step."""
-        if self.correct is None:
-            raise RuntimeError("the optimizer took a step without a forward pass")
-        return row, self.correct
 
 
 def make_stepper(
@@ -91,7 +44,7 @@ def _closure(optimizer: Any, objective: Objective) -> Stepper:
 
     def step() -> Outcome:
         optimizer.step(descend, ascent=ascent)
-        return objective.outcome(seen(optimizer))
+        return _outcome(objective, seen(optimizer))
 
     return step
 
@@ -99,7 +52,7 @@ def _closure(optimizer: Any, objective: Objective) -> Stepper:
 def _sampled(optimizer: Any, objective: Objective) -> Stepper:
     def step() -> Outcome:
         optimizer.step(sample_losses=objective.sample_losses)
-        return objective.outcome(seen(optimizer))
+        return _outcome(objective, seen(optimizer))
 
     return step
 
@@ -107,6 +60,7 @@ def _sampled(optimizer: Any, objective: Objective) -> Stepper:
 def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
     if config.method == "esam":
         raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
+    every = own_settings(config).get("every") if config.method == "eigensam" else None
 
     def unscaled() -> Tensor:
         optimizer.zero_grad()
@@ -115,7 +69,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
         return loss.detach()
 
     def step() -> Outcome:
-        if isinstance(config, EigenSAMConfig) and optimizer.steps > 0 and optimizer.steps % config.every == 0:
+        if every is not None and optimizer.steps > 0 and optimizer.steps % every == 0:
             optimizer.refresh(unscaled)
             objective.correct = None
         optimizer.zero_grad()
@@ -127,21 +81,21 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
             second = objective.backward()
         scaler.step(optimizer)
         scaler.update()
-        return objective.outcome(_with_losses(seen(optimizer), clean, second))
+        return _outcome(objective, _with_losses(seen(optimizer), clean, second))
 
     return step
 
 
-def _with_losses(row: Tensor, clean: Tensor | None, second: Tensor) -> Tensor:
-    """Put the losses into a row: without a closure the optimizer does not see them.
+def _with_losses(seen: Seen, clean: Tensor | None, second: Tensor) -> Seen:
+    """Fill the losses in: without a closure the optimizer does not see them.
 
     The only pass of a step is at the weights themselves where nothing was perturbed, that is, where there is no radius.
     """
+    if clean is not None:
+        return seen._replace(loss=clean, perturbed_loss=second)
     nothing = torch.full_like(second, math.nan)
-    plain = row[FIELDS.index("rho")].isnan()
-    row[FIELDS.index("loss")] = torch.where(plain, second, nothing) if clean is None else clean
-    row[FIELDS.index("perturbed_loss")] = torch.where(plain, nothing, second) if clean is None else second
-    return row
+    plain = torch.as_tensor(seen.rho).isnan()
+    return seen._replace(loss=torch.where(plain, second, nothing), perturbed_loss=torch.where(plain, nothing, second))
 
 
 def _plain(
@@ -163,18 +117,21 @@ def _plain(
             scaler.update()
         else:
             optimizer.step()
-        row = loss.new_full((len(FIELDS),), math.nan, dtype=torch.float32)
-        row[0], row[2], row[7] = loss, whole(norm), 1.0
-        return objective.outcome(row)
+        return _outcome(objective, Seen(loss=loss, grad_norm=whole(norm), cost=1.0))
 
     return step
 
 
-def seen(optimizer: Any) -> Tensor:
-    """What the optimizer's last step saw, as one row on the device."""
+def seen(optimizer: Any) -> Seen:
+    """What the optimizer's last step saw."""
     last = optimizer.last
-    device = last.loss.device
-    return torch.stack([last[name].detach().to(device, torch.float32) for name in FIELDS])
+    return Seen(**{name: last[name] for name in Seen._fields})
+
+
+def _outcome(objective: Objective, seen: Seen) -> Outcome:
+    if objective.correct is None:
+        raise RuntimeError("the optimizer took a step without a forward pass")
+    return seen, objective.correct
 
 
 def whole(value: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from lesam.lab.data import Splits
 from lesam.lab.data.loading import Pipeline
 from lesam.lab.tasks.evaluate import Score, evaluate
 from lesam.lab.tasks.metrics import plain
+from lesam.lab.tasks.objective import Batch, Objective
 from lesam.lab.tasks.schedule import Timetable
 from lesam.lab.tasks.shots import group_accuracies
-from lesam.lab.tasks.step import Batch, Objective, Outcome, make_stepper
+from lesam.lab.tasks.step import Outcome, make_stepper
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -11,7 +10,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
 
-from lesam.lab.config.run import RecordConfig, SystemConfig
+from lesam.lab.config.run import SystemConfig
 
 
 def make_fabric(system: SystemConfig) -> Fabric:
@@ -53,22 +52,6 @@ def shard(model: nn.Module, mesh: Any) -> nn.Module:
             fully_shard(child, mesh=data)
     fully_shard(model, mesh=data)
     return model
-
-
-def make_loggers(record: RecordConfig, folder: Path) -> list[Any]:
-    """The optional loggers of a run; metrics always go to the run folder, whatever is chosen here."""
-    loggers: list[Any] = []
-    if record.tensorboard:
-        from lightning.fabric.loggers.tensorboard import TensorBoardLogger
-
-        loggers.append(TensorBoardLogger(root_dir=folder, name="tensorboard", version=""))
-    if record.wandb is not None:
-        try:
-            from lightning.pytorch.loggers import WandbLogger
-        except ImportError as error:
-            raise RuntimeError("record.wandb needs Weights & Biases: pip install wandb") from error
-        loggers.append(WandbLogger(project=record.wandb, name=folder.name, save_dir=folder))
-    return loggers
 
 
 def _count(text: str) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +18,10 @@ from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.prefix import start_from_relative
 from lesam.lab.tasks import metrics as meter
-from lesam.lab.training.fabric import make_fabric, make_loggers
+from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.training.length import Choice, choose, first_pass
+from lesam.lab.training.loggers import make_loggers
 from lesam.lab.training.reporter import Reporter, Silent, reporter
 from lesam.lab.training.session import Session
 from lesam.lab.training.tracking import Tracker
@@ -32,7 +34,7 @@ def train(
     *,
     runs: Path | str = "runs",
     fabric: Fabric | None = None,
-    report: Reporter | None = None,
+    progress: Reporter | None = None,
 ) -> Summary:
     """Train a run to its end, from the newest valid checkpoint where there is one.
 
@@ -43,7 +45,7 @@ def train(
         config: The run.
         runs: Where run folders are kept.
         fabric: A launched Fabric to share between runs; by default one is made.
-        report: Who hears of the progress; by default a bar or plain lines.
+        progress: Called as the run advances; by default a bar or plain lines.
 
     Returns:
         The content of ``summary.json``.
@@ -52,33 +54,53 @@ def train(
         RunInterruptedError: The process was asked to stop; a checkpoint was written.
     """
     fabric = fabric or make_fabric(config.system)
-    report = (report or reporter()) if fabric.is_global_zero else Silent()
+    progress = (progress or reporter()) if fabric.is_global_zero else Silent()
     folder = RunFolder.of(config, runs)
     done: Summary | None = fabric.broadcast(folder.summary())
     if done is not None:
-        report.message(f"{folder.path} is finished; nothing to do (delete the folder to train it again)")
+        progress.message(f"{folder.path} is finished; nothing to do (delete the folder to train it again)")
         return done
-    first = first_pass(config) if config.task.two_passes else None
-    # Before anything is written: here missing data or weights are said.
-    session = Session(first or config, fabric)
+    if config.task.two_passes:
+        return _train_twice(config, folder, fabric, progress)
+    # Built before anything is written: missing data or weights, and what the parts refuse, show here.
+    session = Session(config, fabric)
+    relative = start_from_relative(config, Path(runs)) if fabric.is_global_zero else None
+    if relative is not None:
+        progress.message(f"{folder.path} begins where {relative.path} was at its switch")
+    with _opened(folder, config, fabric):
+        return _finish(session, folder, progress)
+
+
+def _train_twice(config: RunConfig, folder: RunFolder, fabric: Fabric, progress: Reporter) -> Summary:
+    """Let a first pass choose the length, and then train for that long."""
+    first = first_pass(config)
+    inner = RunFolder.of(first, folder.path)
+    session = None if fabric.broadcast(inner.summary()) is not None else Session(first, fabric)
+    with _opened(folder, config, fabric):
+        if session is not None:
+            with _opened(inner, first, fabric):
+                _finish(session, inner, progress)
+        choice = cast(Choice, fabric.broadcast(choose(inner) if fabric.is_global_zero else None))
+        return _finish(Session(config, fabric, stop=choice.steps), folder, progress, choice)
+
+
+@contextmanager
+def _opened(folder: RunFolder, config: RunConfig, fabric: Fabric) -> Iterator[None]:
+    """The folder of a run that begins or resumes, locked against other processes."""
     with ExitStack() as stack:
         if fabric.is_global_zero:
-            # Not where a first pass sets the length: it may end before the switch.
-            relative = start_from_relative(config, Path(runs)) if first is None else None
-            if relative is not None:
-                report.message(f"{folder.path} begins where {relative.path} was at its switch")
             stack.enter_context(folder.lock())
             folder.create(config, environment.describe())
-        choice: Choice | None = None
-        if first is not None:
-            train(first, runs=folder.path, fabric=fabric, report=report)
-            chosen = choose(RunFolder.of(first, folder.path)) if fabric.is_global_zero else None
-            choice = cast(Choice, fabric.broadcast(chosen))
-            session = Session(config, fabric, stop=choice.steps)
-        interrupt = stack.enter_context(Interrupt())
-        fabric.barrier()
-        stack.callback(report.stop)
-        return Run(session, folder, report, interrupt, choice).finish()
+        yield
+
+
+def _finish(session: Session, folder: RunFolder, progress: Reporter, choice: Choice | None = None) -> Summary:
+    with Interrupt() as interrupt:
+        session.fabric.barrier()
+        try:
+            return Run(session, folder, progress, interrupt, choice).finish()
+        finally:
+            progress.stop()
 
 
 class Run:
@@ -88,52 +110,51 @@ class Run:
         self,
         session: Session,
         folder: RunFolder,
-        report: Reporter,
+        progress: Reporter,
         interrupt: Interrupt,
         choice: Choice | None = None,
     ) -> None:
         """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
         self.choice = choice
-        self.session, self.folder, self.report, self.interrupt = session, folder, report, interrupt
+        self.session, self.folder, self.progress, self.interrupt = session, folder, progress, interrupt
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
         self.loggers = make_loggers(self.record, folder.path) if self.fabric.is_global_zero else []
         found, complaints = self.fabric.broadcast(checkpoints.newest_valid(folder.checkpoints))
         for complaint in complaints:
-            report.message(complaint)
+            progress.message(complaint)
         if found is not None:
             session.restore(found)
         if self.fabric.is_global_zero:
             folder.rewind(epoch=session.epoch)
-        self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], report.message)
+        self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], progress.message)
 
     def finish(self) -> Summary:
         """Train what is left and write the summary."""
         session = self.session
-        self.report.start(self.config, steps=session.times.steps, done=session.step)
+        self.progress.start(self.config, steps=session.times.steps, done=session.step)
         while not session.finished:
             row = self._epoch()
             session.end_epoch()
             due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.record.keep_epochs
             if due or session.finished:
                 self._checkpoint()
-            self.report.epoch(row, epochs=session.times.epochs)
+            self.progress.epoch(row, epochs=session.times.epochs)
         summary = self._summary()
         if self.fabric.is_global_zero:
             self.folder.finish(summary)
-            self.report.message(f"finished {self.folder.path}: {_result(summary)}")
+            self.progress.message(f"finished {self.folder.path}: {_result(summary)}")
         self.fabric.barrier()
         return summary
 
     def _epoch(self) -> dict[str, Any]:
         """Train one epoch, or the rest of it, and record it."""
         session = self.session
-        session.model.train()
         first, began = session.batch, time.monotonic()
         batches = session.times.batches(session.epoch)
         for batch in session.batches():
             session.advance(batch)
-            self.report.step()
+            self.progress.step()
             self._between_steps(began, last=session.batch == batches)
         table = self._mean_over_workers(session.meter.table())
         seconds = time.monotonic() - began  # reading the table waited for the device

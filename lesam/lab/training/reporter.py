@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lesam.lab.config.run import RunConfig
+from lesam.lab.console import Pace, bars, on_terminal
 
 
 class Reporter(Protocol):
-    """Hears of a run's progress. Calls come from the process with rank 0 only."""
+    """Is called as a run advances. Calls come from the process with rank 0 only."""
 
     def start(self, config: RunConfig, *, steps: int, done: int) -> None:
-        """A run begins, or goes on after ``done`` of its ``steps``."""
+        """A run begins, or resumes after ``done`` of its ``steps``."""
 
     def step(self) -> None:
         """One more step was taken. Called often, must not touch the device."""
@@ -53,15 +52,14 @@ class Lines(Silent):
 
     def start(self, config: RunConfig, *, steps: int, done: int) -> None:
         """Name the run and start the clock."""
-        self._steps, self._first, self._clock = steps, done, time.monotonic()
-        going_on = f", going on at step {done}" if done else ""
-        self.message(f"{config.folder_name}: {steps} steps{going_on}")
+        self._steps, self._pace = steps, Pace(done)
+        resumed = f", resumed at step {done}" if done else ""
+        self.message(f"{config.folder_name}: {steps} steps{resumed}")
 
     def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
         """Print the epoch's row and the time left."""
-        taken = row["step"] - self._first
-        left = (time.monotonic() - self._clock) / max(taken, 1) * (self._steps - row["step"])
-        self.message(f"epoch {row['epoch'] + 1}/{epochs}  {describe(row)}  {clock(left)} left")
+        left = self._pace.left(row["step"], self._steps)
+        self.message(f"epoch {row['epoch'] + 1}/{epochs}  {describe(row)}" + (f"  {left} left" if left else ""))
 
     def message(self, text: str) -> None:
         """Print a line at once."""
@@ -73,21 +71,13 @@ class Bar(Silent):
 
     def __init__(self) -> None:
         """Prepare the bar; it appears at the start of a run."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[metrics]}"),
-            TimeRemainingColumn(),
-        )
+        self._bar = bars(note=True)
 
     def start(self, config: RunConfig, *, steps: int, done: int) -> None:
         """Show the bar."""
         self._bar.start()
         name = f"{config.recipe} {config.method} seed {config.seed}"
-        self._task = self._bar.add_task(name, total=steps, completed=done, metrics="")
+        self._task = self._bar.add_task(name, total=steps, completed=done, note="")
 
     def step(self) -> None:
         """Advance the bar; rich redraws it in its own thread."""
@@ -95,7 +85,7 @@ class Bar(Silent):
 
     def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
         """Show the epoch's metrics beside the bar."""
-        self._bar.update(self._task, metrics=describe(row))
+        self._bar.update(self._task, note=describe(row))
 
     def message(self, text: str) -> None:
         """Print a line above the bar."""
@@ -108,7 +98,7 @@ class Bar(Silent):
 
 def reporter() -> Reporter:
     """A bar on a terminal, plain lines elsewhere."""
-    return Bar() if sys.stdout.isatty() else Lines()
+    return Bar() if on_terminal() else Lines()
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -133,13 +123,3 @@ def describe(row: Mapping[str, Any]) -> str:
     if row.get("images_per_second") is not None:
         parts.append(f"{row['images_per_second']:.0f} images/s")
     return "  ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """A duration as h:mm:ss.
-
-    >>> clock(3725.0)
-    '1:02:05'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

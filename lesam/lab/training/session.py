@@ -20,8 +20,8 @@ from lesam.lab.device import channels_last
 from lesam.lab.runs.checkpoint import Checkpoint
 from lesam.lab.tasks import make_task
 from lesam.lab.tasks.metrics import Meter
+from lesam.lab.tasks.objective import Batch
 from lesam.lab.tasks.schedule import Timetable
-from lesam.lab.tasks.step import Batch
 from lesam.lab.tasks.task import Parts
 from lesam.lab.training.optimizer import build_optimizer
 
@@ -34,7 +34,7 @@ class Session:
     """
 
     def __init__(self, config: RunConfig, fabric: Fabric, *, stop: int | None = None) -> None:
-        """Build the parts; every worker starts from the same weights. ``stop`` ends training after so many steps."""
+        """Build the parts; every worker starts from the same weights. ``stop`` is a number of steps to end after."""
         self.config, self.fabric = config, fabric
         splits = load_splits(config.data, fabric)
         torch.manual_seed(mix("weights", config.seed))
@@ -97,8 +97,8 @@ class Session:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optimizer.lr * self.times.lr_factor(step)
         torch.manual_seed(mix("step", self.config.seed, step, self.fabric.global_rank))
-        row, correct = self.task.step(batch, step)
-        self.meter.add(row, correct, len(batch[-1]))
+        seen, correct = self.task.step(batch, step)
+        self.meter.add(seen, correct, len(batch[-1]))
         self.batch += 1
 
     def end_epoch(self) -> None:

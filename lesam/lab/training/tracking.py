@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from lesam.flatness import HessianOperator, low_pass_filter, top_eigenvalues, trace
-from lesam.lab.flatness.subject import Images, loss_function
+from lesam.lab.data.subset import Images
+from lesam.lab.flatness.measures import TRACKED, Surface
 from lesam.lab.runs.folder import Row
 from lesam.lab.tasks.metrics import plain
 from lesam.lab.training.session import Session
 
 BATCH_SIZE = 500
-LPF_SIGMA, LPF_SAMPLES = 0.01, 20
-TRACE_SAMPLES = 20
 COST = "track_seconds"
 """Column with the seconds that an epoch's measurement took; rows that have it were measured."""
 
@@ -28,9 +25,12 @@ class Tracker:
     never do. With several workers the first decides and all measure the same, so that none has to wait for long.
     """
 
-    def __init__(self, session: Session, rows: Sequence[Row], say: Callable[[str], None]) -> None:
-        """Prepare to measure; ``rows`` are those of the run so far, as the first worker reads them."""
-        self._session, self._say = session, say
+    def __init__(self, session: Session, rows: Sequence[Row], progress: Callable[[str], None]) -> None:
+        """Prepare to measure; ``rows`` are those of the run so far, as the first worker reads them.
+
+        ``progress`` is called with a sentence when a measurement fails.
+        """
+        self._session, self._progress = session, progress
         self._record = session.config.record
         measured = [row for row in rows if row.get(COST) is not None]
         self._spent = sum(float(row[COST]) for row in measured)
@@ -51,8 +51,9 @@ class Tracker:
         began = time.monotonic()
         try:
             found = self._measured()
-        except (ValueError, RuntimeError) as error:  # a diverged network has no curvature, but may go on training
-            self._say(f"after epoch {self._session.epoch + 1}, {', '.join(self._record.track)} not measured: {error}")
+        except (ValueError, RuntimeError) as error:  # a diverged network has no curvature, but may continue to train
+            names = ", ".join(self._record.track)
+            self._progress(f"after epoch {self._session.epoch + 1}, {names} not measured: {error}")
             found = {}
         self._last_cost, self._last_epoch = time.monotonic() - began, self._session.epoch + 1
         self._spent += self._last_cost
@@ -68,20 +69,14 @@ class Tracker:
         return cost == 0.0 or self._spent + cost <= self._record.track_share * (elapsed + cost)
 
     def _measured(self) -> dict[str, float | None]:
-        network, images = self._session.module, self._subset()
-        found: dict[str, Any] = {}
-        if "lpf" in self._record.track:
-            low_pass = low_pass_filter(network, loss_function, images, LPF_SIGMA, LPF_SAMPLES)
-            found |= {"lpf": low_pass.estimate, "lpf_stderr": low_pass.stderr, "lpf_excess": low_pass.excess}
-        if "trace" in self._record.track or "eigenvalue" in self._record.track:
-            hessian = HessianOperator(network, loss_function, images)
-            if "trace" in self._record.track:
-                estimate = trace(hessian, TRACE_SAMPLES)
-                found |= {"trace": estimate.estimate, "trace_stderr": estimate.stderr}
-            if "eigenvalue" in self._record.track:
-                # One eigenvalue of a network stands alone: a second start to look for copies of it would be waste.
-                found["eigenvalue"] = float(top_eigenvalues(hessian, 1, confirm=False).values[0])
-        return {name: plain(value) for name, value in found.items()}
+        surface = Surface(self._session.module, self._subset())
+        found: dict[str, float | None] = {}
+        for name in self._record.track:
+            measure = TRACKED[name]
+            if (tracking := measure.tracking) is not None:
+                result = measure.take(surface, **tracking.options)
+                found |= {column: plain(value(result)) for column, value in tracking.columns.items()}
+        return found
 
     def _subset(self) -> Images:
         if self._images is None:

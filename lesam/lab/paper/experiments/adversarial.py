@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lesam.lab import recipes
 from lesam.lab.attacks.pgd import PRESETS
 from lesam.lab.attacks.run import attack_run
-from lesam.lab.paper.experiments.cifar import rows
+from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.grid import Grid, Quantity, last_test
-from lesam.lab.recipes.published import ATTACKED, Figure
+from lesam.lab.recipes.recipe import Figure
 from lesam.lab.runs.folder import RunFolder
 
 NAMES: Mapping[str, str] = {
@@ -28,13 +29,13 @@ def _attacked(preset: str) -> Quantity:
 
 def _paper(row: str, column: str, quantity: str) -> Figure | None:
     for preset, name in NAMES.items():
-        figure = ATTACKED[COLUMNS[column]].get(METHODS[row], {}).get(preset)
+        figure = recipes.attacked(COLUMNS[column]).get(METHODS[row], {}).get(preset)
         if name == quantity and figure is not None:
             return figure, None
     return None
 
 
-ADVERSARIAL = Grid(
+EXPERIMENT = Grid(
     name="adversarial",
     title="Test accuracy under PGD attacks",
     rows=rows(*METHODS.values()),

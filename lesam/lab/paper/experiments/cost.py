@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from lesam.lab.paper.accuracy import BACKBONES
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant
-from lesam.lab.paper.experiments.cifar import BACKBONES
-from lesam.lab.tasks.step import Batch
+from lesam.lab.tasks.objective import Batch
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.session import Session
 
@@ -28,7 +28,7 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """How much is measured: turns of so many steps for each method; the first turn warms up and is not counted."""
+    """How much is measured: turns of each method in steps; the first turn warms up and is not counted."""
 
     turns: int
     steps: int | None
@@ -106,7 +106,7 @@ class Cost:
                 seconds = racers[method].run(steps)
                 if turn:
                     taken[method].append(seconds)
-            request.tell(f"{recipe}: turn {turn + 1} of {effort.turns}")
+            request.progress(f"{recipe}: turn {turn + 1} of {effort.turns}")
         ratios = [ours / theirs for theirs, ours in zip(taken["sam"], taken["lesam"], strict=True)]
         per_epoch = racers["sam"].steps_per_epoch / steps
         return {
@@ -125,7 +125,6 @@ class _Racer:
     def __init__(self, session: Session) -> None:
         self._session, self._batches = session, self._stream(session)
         self.steps_per_epoch = session.times.steps_per_epoch
-        session.model.train()
 
     @staticmethod
     def _stream(session: Session) -> Iterator[Batch]:
@@ -150,3 +149,6 @@ class _Racer:
 def _wait(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+EXPERIMENT = Cost()

@@ -9,17 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure as Drawing
 
-from lesam.lab.config.optimizer import LESAMConfig, SAMConfig
+from lesam import Radius
+from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
-from lesam.lab.flatness.subject import kept
+from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request
-from lesam.lab.paper.experiments.cifar import rows
-from lesam.lab.paper.experiments.radius import STAGE
 from lesam.lab.paper.grid import Grid
-from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_rule
-from lesam.lab.report.plots import COLOURS
+from lesam.lab.paper.stage import STAGE
+from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
+from lesam.lab.report import style
+from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
 
 BATCHES: Mapping[str, int] = {"smoke": 2, "small": 8, "paper": 32}
@@ -51,9 +53,12 @@ class Mechanism:
         for cell in cells:
             found: Measured = {}
             for run in cell.runs:
-                request.tell(f"measuring {run.path.name}")
+                request.progress(f"measuring {run.path.name}")
                 try:
-                    terms = {epoch: measure_terms(run, epoch, BATCHES[request.scale]) for epoch in sorted(kept(run))}
+                    terms = {
+                        epoch: measure_terms(run, epoch, BATCHES[request.scale])
+                        for epoch in sorted(checkpoints.epoch_ends(run.checkpoints))
+                    }
                 except ValueError as error:  # a run that diverged has no terms, the others have
                     remarks.append(f"{run.path.name} was left out: {error}")
                     continue
@@ -68,7 +73,7 @@ class Mechanism:
         if not measured:
             raise ValueError("none of the runs could be measured: " + " ".join(remarks))
         drawings: dict[str, Drawing] = {"terms": _draw_terms(measured)}
-        if {"SAM", "LE-SAM"} <= measured.keys() and kept(_illustrated(cells)):
+        if {"SAM", "LE-SAM"} <= measured.keys() and checkpoints.epoch_ends(_illustrated(cells).checkpoints):
             drawings["illustration"] = _illustrate(cells)
         return Report(
             tables={"Means over mini-batches of the training loss": _table(measured)},
@@ -84,10 +89,10 @@ class Mechanism:
         )
 
 
-def _keep_all(config: RunConfig) -> list[str]:
+def _keep_all(config: RunConfig) -> dict[str, Any]:
     """Short runs keep every epoch; long ones what their recipe keeps, every tenth."""
     epochs = config.schedule.epochs
-    return [f"record.keep_epochs={','.join(map(str, range(1, epochs + 1)))}"] if epochs <= MOST_KEPT else []
+    return {"record.keep_epochs": tuple(range(1, epochs + 1))} if epochs <= MOST_KEPT else {}
 
 
 def _means(terms: Sequence[Terms]) -> dict[str, float]:
@@ -128,7 +133,7 @@ def _draw_terms(measured: Mapping[str, Measured]) -> Drawing:
     figure = Drawing(figsize=(13, 4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for row, epochs in measured.items():
-        colour = COLOURS[{"SAM": "sam", "LE-SAM": "lesam"}[row]]
+        colour = style.colour({"SAM": "sam", "LE-SAM": "lesam"}[row])
         order = sorted(epochs)
         means = [_means(epochs[epoch]) for epoch in order]
         left.plot(order, [m["first_order"] for m in means], "-o", color=colour, label=f"{row}: first-order")
@@ -157,14 +162,13 @@ def _illustrate(cells: Sequence[Cell]) -> Drawing:
     """Fixed radius against fixed budget, on a mini-batch early in a run and one late, where gradients differ."""
     by_row = {cell.row: cell for cell in cells}
     run = _illustrated(cells)
-    sam, ours = by_row["SAM"].configs[0].optimizer, by_row["LE-SAM"].configs[0].optimizer
-    if not isinstance(sam, SAMConfig) or not isinstance(ours, LESAMConfig):
-        raise TypeError("the illustration is of SAM and LE-SAM")
-    epochs = sorted(kept(run))
+    fixed = float(own_settings(by_row["SAM"].configs[0].optimizer)["rho"])
+    sigma = float(own_settings(by_row["LE-SAM"].configs[0].optimizer)["sigma"])
+    budget = radius_of(by_row["LE-SAM"].configs[0])
+    epochs = sorted(checkpoints.epoch_ends(run.checkpoints))
     probes = {epoch: Probe(run, epoch, batches=1) for epoch in (epochs[0], epochs[len(epochs) * 7 // 10])}
-    rule = radius_rule(run.config(), ours.sigma)
-    reach = 1.5 * max(sam.rho, *(probe.terms(rule)[0].rho for probe in probes.values()))
-    distances = [float(t) for t in np.linspace(0, reach, 41)]
+    farthest = 1.5 * max(fixed, *(probe.terms(budget)[0].rho for probe in probes.values()))
+    distances = [float(t) for t in np.linspace(0, farthest, 41)]
     figure = Drawing(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     for colour, (epoch, probe) in zip(("C0", "C1"), probes.items(), strict=False):
@@ -173,12 +177,12 @@ def _illustrate(cells: Sequence[Cell]) -> Drawing:
             label = f"after epoch {epoch}, |g| = {found.norm:.2g}"
             axis.plot(found.distances, found.rises, color=colour, label=label)
             axis.plot(found.distances, [t * found.norm for t in found.distances], ":", color=colour, linewidth=1)
-        _mark_radius(left, found, sam.rho, colour)
-        _mark_budget(right, found, ours, colour)
-    left.axvline(sam.rho, color="black", linewidth=0.8)
-    left.set(title=f"SAM: radius {sam.rho:g} fixed, rise follows |g|", ylabel="rise of the loss")
-    right.axhline(ours.sigma, color="black", linewidth=0.8)
-    right.set(title=f"LE-SAM: budget {ours.sigma:g} fixed, what exceeds it is curvature")
+        _mark_radius(left, found, fixed, colour)
+        _mark_budget(right, found, budget, colour)
+    left.axvline(fixed, color="black", linewidth=0.8)
+    left.set(title=f"SAM: radius {fixed:g} fixed, rise follows |g|", ylabel="rise of the loss")
+    right.axhline(sigma, color="black", linewidth=0.8)
+    right.set(title=f"LE-SAM: budget {sigma:g} fixed, what exceeds it is curvature")
     for axis in (left, right):
         axis.set_xlabel("distance along the gradient (dotted: first order)")
         axis.legend(fontsize="small")
@@ -196,12 +200,15 @@ def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:
     axis.annotate(f"{rise:.2g}", (rho, rise), xytext=(6, -10), textcoords="offset points", color=colour)
 
 
-def _mark_budget(axis: Any, found: Slice, ours: LESAMConfig, colour: str) -> None:
-    cap = ours.rho_max or float("inf")
-    rho = min(ours.sigma / found.norm, cap)
+def _mark_budget(axis: Any, found: Slice, budget: Radius, colour: str) -> None:
+    slope = torch.tensor(found.norm, dtype=torch.float64)
+    rho, _, capped = (float(value) for value in budget(slope, step=0))
     rise = float(np.interp(rho, found.distances, found.rises))
     first = rho * found.norm
     axis.plot([rho, rho], [first, rise], color=colour, linewidth=6, alpha=0.35, solid_capstyle="butt")
     axis.plot([rho], [rise], "o", color=colour)
-    note = f"{rise - first:+.2g}" + (" (at the cap)" if rho == cap else "")
+    note = f"{rise - first:+.2g}" + (" (at the cap)" if capped else "")
     axis.annotate(note, (rho, rise), xytext=(6, 4), textcoords="offset points", color=colour)
+
+
+EXPERIMENT = Mechanism()

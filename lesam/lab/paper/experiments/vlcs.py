@@ -1,0 +1,7 @@
+"""Single-domain generalisation on VLCS."""
+
+from __future__ import annotations
+
+from lesam.lab.paper.domains import domain_table
+
+EXPERIMENT = domain_table("vlcs")

@@ -1,0 +1,22 @@
+"""The network on which the paper looks at training itself, and the changes that several figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lesam.lab.paper.experiment import Cell
+from lesam.lab.runs.repetitions import Group, group
+
+STAGE = {"CIFAR-100, ResNet-18": "cifar100-resnet18"}
+
+UNSTABILISED: dict[str, Any] = {"optimizer.rho_max": None, "schedule.budget_anneal_start": None}
+"""LE-SAM without cap and annealing."""
+
+EVERY_EPOCH: dict[str, Any] = {"record.evaluate_every": 1}
+"""For curves of test accuracy; part of no run's identity, so runs that are finished stay as they are."""
+
+
+def groups_of(cells: Sequence[Cell]) -> list[Group]:
+    """The runs of all cells as groups for figures."""
+    return group(run for cell in cells for run in cell.runs)

@@ -1,0 +1,46 @@
+"""The shape of a recipe: how its runs are built, and what the paper reports for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lesam.lab.config import RunConfig
+
+SCALES: tuple[str, ...] = ("smoke", "small", "paper")
+
+Build = Callable[[str, str, int], RunConfig]
+"""From a method, a scale and a seed to the configuration of a run."""
+
+Figure = tuple[float, float | None]
+"""An accuracy of the paper in percent: its mean, and its spread where that is given."""
+
+Settings = Mapping[str, Any]
+"""Hyper-parameters of a method by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One cell of a table: a function from (method, scale, seed) to a run, by its name."""
+
+    name: str
+    title: str
+    """What is trained, in a line."""
+    build: Build
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """The paper's test accuracy by method, for the paper's setting."""
+    attacked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The paper's accuracy under attack, by method and then by the attack's name in ``PRESETS``."""
+
+
+def figure_text(figure: Figure | None) -> str:
+    """A figure as the paper prints it; nothing where it has none.
+
+    >>> figure_text((81.51, 0.08)), figure_text((82.01, None)), figure_text(None)
+    ('81.51 ± 0.08', '82.01', '')
+    """
+    if figure is None:
+        return ""
+    mean, std = figure
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"

@@ -1,0 +1,1 @@
+"""Run folders: their files, checkpoints, repetitions, and answers kept in them."""

@@ -1,0 +1,74 @@
+"""Every combination of some settings of one recipe, each a run folder of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.sweeps.pool import Event, Job, Pool
+
+Build = Callable[[Sequence[str], int], RunConfig]
+"""Makes the configuration of a run from overrides and a seed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one run of a sweep."""
+
+    setting: tuple[str, ...]
+    seed: int
+    config: RunConfig
+    summary: Mapping[str, Any] | None
+    error: str = ""
+
+
+def parse_grid(axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """All combinations of ``"path=value,value"`` axes.
+
+    >>> parse_grid(["optimizer.sigma=0.2,0.3", "optimizer.rho_max=none,0.4"])[1]
+    ('optimizer.sigma=0.2', 'optimizer.rho_max=0.4')
+    """
+    choices = []
+    for axis in axes:
+        path, equals, values = axis.partition("=")
+        if not equals or not all(values.split(",")):
+            raise ValueError(f"a grid axis is written section.field=value,value, got {axis!r}")
+        choices.append([f"{path}={value}" for value in values.split(",")])
+    return list(itertools.product(*choices))
+
+
+def grid(
+    build: Build,
+    settings: Sequence[tuple[str, ...]],
+    seeds: Sequence[int],
+    *,
+    runs: Path,
+    jobs: int,
+    threads: int = 1,
+    progress: Callable[[Event], None] = lambda event: None,
+) -> list[Outcome]:
+    """Train every setting with every seed; finished runs are not repeated, failures do not stop the rest."""
+    pairs = list(itertools.product(settings, seeds))
+    configs = {pair: build(*pair) for pair in pairs}  # a mistake in any setting shows before anything is trained
+    outcomes: dict[Any, Outcome] = {}
+
+    def record(event: Event) -> None:
+        if event.kind in ("done", "failed"):
+            setting, seed = event.job.key
+            outcomes[event.job.key] = Outcome(
+                setting=setting,
+                seed=seed,
+                config=event.job.config,
+                summary=event.summary,
+                error=event.error,
+            )
+        progress(event)
+
+    Pool(runs=runs, jobs=jobs, threads=threads).run(
+        [Job(key=pair, config=config) for pair, config in configs.items()], record
+    )
+    return [outcomes[pair] for pair in pairs]

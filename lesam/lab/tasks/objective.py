@@ -1,0 +1,47 @@
+"""The loss of one batch, which every pass of a step is on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lightning.fabric import Fabric
+from torch import Tensor
+
+Batch = tuple[Tensor, ...]
+"""The tensors of one training batch, the labels last."""
+
+
+class Objective:
+    """The loss of one batch; remembers the right answers of its first pass in a step."""
+
+    ascent_loss: Callable[[], Tensor] | None = None
+    """Another mean loss of the batch, climbed instead of the loss itself."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        """Bind the precision and the way to run a backward pass."""
+        self.fabric = fabric
+        self.correct: Tensor | None = None
+
+    def take(self, batch: Batch, step: int) -> None:
+        """The batch of the coming step; every pass of the step is on it."""
+        self.correct = None
+
+    def loss(self) -> Tensor:
+        """Mean loss of the batch."""
+        raise NotImplementedError
+
+    def sample_losses(self, indices: Tensor | None = None) -> Tensor:
+        """Loss of each sample, or of the chosen ones."""
+        raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
+
+    def backward(self) -> Tensor:
+        """Mean loss of the batch, its gradient left in ``.grad``."""
+        return self._backward(self.loss())
+
+    def climb(self) -> Tensor:
+        """The loss that is climbed, its gradient left in ``.grad``."""
+        return self._backward((self.ascent_loss or self.loss)())
+
+    def _backward(self, loss: Tensor) -> Tensor:
+        self.fabric.backward(loss)
+        return loss.detach()

@@ -1,0 +1,129 @@
+"""The command line: its surface is a promise, names are whole, mistakes end in a sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lesam.lab import recipes
+from lesam.lab.cli import COMMANDS, main, make_app
+from lesam.lab.config.optimizer import methods
+
+OPTIONS = {
+    "compare": {"--seeds", "--jobs", "--scale", "--output", "-o"},
+    "train": {
+        *("--recipe", "--method", "--scale", "--seeds", "--set", "--runs", "-o", "--switch-at", "--fresh-momentum"),
+        *("--devices", "--nodes", "--accelerator", "--precision", "--strategy", "--compile", "--dry-run"),
+        *("--track", "--track-every"),
+    },
+    "flatness": {
+        *("--runs", "--epochs", "--samples", "--batch-size", "--eigenvalues", "--method", "--trace-samples"),
+        *("--density", "--lpf-sigma", "--lpf-samples", "--mode", "--seed", "--device", "--storage", "--output", "-o"),
+        # The settings' own record decides which there are.
+        *("--subset-seed", "--tolerance", "--density-draws", "--density-steps"),
+    },
+    "landscape": {
+        *("--runs", "--epoch", "--one-dimensional", "--points", "--span", "--samples", "--batch-size", "--seed"),
+        *("--reestimate-batch-norm", "--highest", "--jobs", "--device", "--output", "-o"),
+    },
+    "sweep": {
+        *("--recipe", "--method", "--scale", "--seeds", "--set", "--grid", "--search", "--trials", "--study"),
+        *("--storage", "--jobs", "--threads", "--runs", "-o"),
+    },
+    "table": {"--runs", "--format", "--output", "-o"},
+    "plot": {"--kind", "--runs", "--output", "-o"},
+    "list": {"--kind"},
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_the_surface_is_frozen(command: str) -> None:
+    """A new knob belongs into the configuration; one that must be an option is added here on purpose."""
+    names = {name for argument in make_app()[command].assemble_argument_collection() for name in argument.names} - {"*"}
+    assert names == OPTIONS[command]
+
+
+def test_every_command_has_its_options_frozen() -> None:
+    assert OPTIONS.keys() <= COMMANDS.keys()
+
+
+def test_list_prints_whole_names_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {*recipes.names(), *methods(), *recipes.SCALES} <= set(lines)
+    assert main(["list", "recipes"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(recipes.names())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digit"], "did you mean 'digits'"),
+        (["train", "digits", "--method", "lesm"], "did you mean 'lesam'"),
+        (["train", "digits", "--scale", "tiny"], "unknown scale 'tiny'"),
+        (["train", "digits", "--set", "optimizer.sgma=1"], "did you mean 'optimizer.sigma'"),
+        (["train", "digits", "--set", "data.options.noise=1", "--dry-run"], None),
+        (["train", "digits", "--fresh-momentum"], "give --switch-at"),
+        (["train", "digits", "--track-every", "2"], "needs --track"),
+        (["sweep", "digits"], "either --grid or --search"),
+        (["sweep", "digits", "--grid", "optimizer.sigma"], "section.field=value,value"),
+        (["sweep", "digits", "--search", "optimizer.sigma=1:0.5"], "low:high"),
+        (["table", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(
+    arguments: list[str],
+    message: str | None,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = main(arguments)
+    if message is None:
+        assert code == 0
+    else:
+        assert code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert "Traceback" not in error
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["trian"])
+    captured = capsys.readouterr()
+    assert "train" in captured.out + captured.err
+
+
+def test_train_table_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", "--method", "lesam", "--scale", "smoke", "--seeds", "0", "1"]) == 0
+    assert main(["train", "digits", "--method", "sam", "--scale", "smoke", "--switch-at", "1"]) == 0
+    capsys.readouterr()
+    assert main(["train", "digits", "--method", "lesam", "--scale", "smoke", "--seeds", "1"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert main(["table", "runs"]) == 0
+    table = capsys.readouterr().out
+    assert "| digits | smoke | LE-SAM | 2 |" in table
+    for kind in ("curves", "radius", "sensitivity", "switch"):
+        assert main(["plot", kind, "runs", "-o", f"{kind}.png"]) == 0
+        assert (tmp_path / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["plot", "curves", "runs", "-o", "curves.pdf"]) == 0
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_without_the_lab_extra_the_command_says_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "cyclopts").mkdir()
+    (tmp_path / "cyclopts" / "__init__.py").write_text("raise ModuleNotFoundError(name='cyclopts')")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    result = subprocess.run([sys.executable, "-m", "lesam", "list"], env=environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert 'pip install "lesam[lab]"' in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,41 @@
+"""Checkpoints: whole or absent, kept where asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
+
+
+def test_a_half_written_checkpoint_is_not_one(tmp_path: Path) -> None:
+    (tmp_path / ".step-00000004.123.tmp").mkdir()
+    (tmp_path / "step-00000002").mkdir()
+    found, complaints = checkpoints.newest_valid(tmp_path)
+    assert found is None
+    assert "step-00000002" in complaints[0]
+
+
+def test_checkpoints_of_chosen_epochs_stay(tmp_path: Path) -> None:
+    changes = ["schedule.epochs=6", "record.keep=1", "record.keep_epochs=2,3", "record.checkpoint_every=6"]
+    config = override(recipes.build("digits", method="sgd", scale="smoke"), changes)
+    train(config, runs=tmp_path, progress=Silent())
+    kept = checkpoints.listed(RunFolder.of(config, tmp_path).checkpoints)
+    assert [item.epoch for item in kept] == [2, 3, 6]
+    assert torch.load(kept[0].path / "state.pt", weights_only=True)["optimizer"]["param_groups"]

@@ -1,0 +1,112 @@
+"""Sweeps: every setting is trained, what fails is reported, what dies does not take the rest along, all resumes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.sweeps import grid, search
+from lesam.lab.sweeps.pool import Event
+
+SHORT = ("schedule.epochs=1", "data.options.train_size=100")
+
+
+def build(setting: Sequence[str], seed: int) -> RunConfig:
+    config = recipes.build("digits", method="lesam", scale="smoke", seed=seed)
+    return override(config, [*SHORT, *setting])
+
+
+def test_a_grid_is_the_product_of_its_axes() -> None:
+    assert grid.parse_grid(["a.b=1,2", "c.d=x,y,z"]) == [
+        (f"a.b={first}", f"c.d={second}") for first in "12" for second in "xyz"
+    ]
+
+
+def test_failed_runs_are_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+    settings = grid.parse_grid(["optimizer.sigma=0.1,0.2", "data.options.validation=0.1,0.99"])
+    events: list[Event] = []
+    outcomes = grid.grid(build, settings, [0, 1], runs=tmp_path, jobs=2, progress=events.append)
+    assert [(outcome.setting, outcome.seed) for outcome in outcomes] == [(s, n) for s in settings for n in (0, 1)]
+    for outcome in outcomes:
+        if "data.options.validation=0.99" in outcome.setting:
+            assert outcome.summary is None
+            assert "ValueError" in outcome.error
+        else:
+            assert outcome.summary is not None
+            assert RunFolder.of(outcome.config, tmp_path).summary() == outcome.summary
+    started = [len(run.environments()) for run in find_runs([tmp_path]) if run.summary()]
+    grid.grid(build, settings, [0, 1], runs=tmp_path, jobs=1)
+    assert [len(run.environments()) for run in find_runs([tmp_path]) if run.summary()] == started == [1] * 4
+
+
+def test_a_mistake_in_one_setting_shows_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"optimizer\.sigma must be of type float"):
+        grid.grid(build, [("optimizer.sigma=0.1",), ("optimizer.sigma=much",)], [0], runs=tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
+    def kill(event: Event) -> None:
+        if event.kind == "epoch" and "optimizer.sigma=0.2" in event.job.key[0]:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+
+    settings = grid.parse_grid(["schedule.epochs=50", "optimizer.sigma=0.1,0.2,0.3"])
+    outcomes = grid.grid(build, settings, [0], runs=tmp_path, jobs=1, progress=kill)
+    assert [outcome.summary is not None for outcome in outcomes] == [True, False, True]
+    assert "exit code -9" in outcomes[1].error
+
+
+def test_a_search_is_resumed_and_shared(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    storage = f"sqlite:///{tmp_path / 'study.sqlite3'}"
+    ranges = [search.Range.parse("optimizer.sigma=0.05:0.5:log"), search.Range.parse("optimizer.momentum=0.8,0.9")]
+
+    def go(trials: int) -> optuna.Study:  # type: ignore[name-defined]
+        return search.search(
+            build, ranges, [0, 1], trials=trials, study_name="s", storage=storage, runs=tmp_path / "runs", jobs=2
+        )
+
+    first = go(2)
+    values = {trial.number: trial.value for trial in first.trials}
+    assert len(values) == 2
+    # A process that died in the middle of a trial: its setting is tried again and not counted twice.
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    lost = first.ask()
+    lost.set_user_attr("owner", search._owner(dead.pid))
+    chosen = lost.suggest_float("optimizer.sigma", 0.05, 0.5, log=True)
+    lost.suggest_categorical("optimizer.momentum", ("0.8", "0.9"))
+    second = go(4)
+    complete = [trial for trial in second.trials if trial.state.name == "COMPLETE"]
+    assert len(complete) == 4
+    assert chosen in [trial.params["optimizer.sigma"] for trial in complete]
+    assert {trial.number: trial.value for trial in complete if trial.number in values} == values
+    for trial in complete:
+        setting = [f"{path}={value!r}".replace("'", "") for path, value in trial.params.items()]
+        summaries = [RunFolder.of(build(setting, seed), tmp_path / "runs").summary() for seed in (0, 1)]
+        accuracies = [summary["last"]["validation_accuracy"] for summary in summaries if summary is not None]
+        assert trial.value == pytest.approx(sum(accuracies) / 2)
+
+
+def test_a_search_never_chooses_on_the_test_split(tmp_path: Path) -> None:
+    ranges = [search.Range.parse("optimizer.sigma=0.1:0.2")]
+    with pytest.raises(ValueError, match="validation split"):
+        search.search(
+            lambda setting, seed: build([*setting, "data.options.validation=0"], seed),
+            *(ranges, [0]),
+            trials=1,
+            study_name="s",
+            storage=f"sqlite:///{tmp_path / 's.sqlite3'}",
+            runs=tmp_path,
+            jobs=1,
+        )

@@ -1,0 +1,133 @@
+"""Two processes under torchrun train the same run as one: same batches, same steps, one set of files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.loop import train
+from lesam.lab.training.reporter import Silent
+
+# A network without BatchNorm and data without augmentation: then the split of a batch over workers changes nothing.
+SETTINGS = ("data.augment=none", "data.augment_options.padding=0", "schedule.steps=7")
+
+
+def config_of(method: str, precision: str = "64-true") -> RunConfig:
+    config = recipes.build("vit-cifar100", method=method, scale="smoke")
+    return override(config, [*SETTINGS, f"system.precision={precision}", "system.accelerator=cpu"])
+
+
+def two_processes(
+    method: str, runs: Path, strategy: str = "auto", precision: str = "64-true"
+) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    changes = [part for setting in SETTINGS for part in ("--set", setting)]
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"),
+            *("-m", "lesam", "train", "vit-cifar100", "--method", method, "--scale", "smoke"),
+            *("--precision", precision, "--strategy", strategy, "--accelerator", "cpu", "-o", str(runs), *changes),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def last(folder: RunFolder) -> dict[str, torch.Tensor]:
+    newest, _ = checkpoints.newest_valid(folder.checkpoints)
+    assert newest is not None
+    return newest.weights()
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy", "precision"),
+    [("sgd", "ddp", "64-true"), ("lesam", "ddp", "64-true"), ("lesam", "fsdp", "32-true")],
+)
+def test_two_processes_equal_one(method: str, strategy: str, precision: str, tmp_path: Path) -> None:
+    config = config_of(method, precision)
+    train(config, runs=tmp_path / "one", progress=Silent())
+    result = two_processes(method, tmp_path / "two", strategy, precision)
+    assert result.returncode == 0, result.stdout + result.stderr
+    one, two = (RunFolder.of(config, tmp_path / name) for name in ("one", "two"))
+    ours, theirs = last(one), last(two)
+    assert ours.keys() == theirs.keys()
+    rtol, atol = (1e-9, 1e-12) if precision == "64-true" else (1e-4, 1e-5)
+    for name in ours:
+        torch.testing.assert_close(theirs[name], ours[name], rtol=rtol, atol=atol)
+    assert result.stdout.count("epoch 1/2") == 1  # one of the processes talks
+    assert [row["epoch"] for row in two.metrics()] == [0, 1]
+    for row, other in zip(one.metrics(), two.metrics(), strict=True):
+        assert other["train_accuracy"] == row["train_accuracy"]
+        assert other["test_accuracy"] == row["test_accuracy"]
+        assert other["test_loss"] == pytest.approx(row["test_loss"], rel=1e-4)
+        if method == "lesam":
+            assert other["rho"] == pytest.approx(row["rho"], rel=1e-4)
+            assert other["train_loss"] == pytest.approx(row["train_loss"], rel=1e-4)
+
+
+def test_two_processes_go_on_after_a_stop(tmp_path: Path) -> None:
+    """A run of one epoch, continued: the same weights as without a stop, and the finished run is left alone."""
+    config = config_of("lesam")
+    train(config, runs=tmp_path / "whole", progress=Silent())
+    first = two_processes("lesam", tmp_path / "two")
+    assert first.returncode == 0, first.stdout + first.stderr
+    folder = RunFolder.of(config, tmp_path / "two")
+    (folder.path / "summary.json").unlink()
+    for item in checkpoints.listed(folder.checkpoints):
+        if item.epoch == 2:
+            (item.path / "state.pt").write_bytes(b"")
+    second = two_processes("lesam", tmp_path / "two")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "damaged" in second.stdout
+    ours, theirs = last(RunFolder.of(config, tmp_path / "whole")), last(folder)
+    for name in ours:
+        torch.testing.assert_close(theirs[name], ours[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_same_command_runs_under_slurm(tmp_path: Path) -> None:
+    """Two tasks as srun starts them: no launcher of ours or torch's, everything is in the environment."""
+    config = config_of("lesam")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {
+        **{"SLURM_JOB_ID": "1234", "SLURM_JOB_NAME": "lesam", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"},
+        **{"SLURM_NODEID": "0", "SLURM_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+    }
+    command = [
+        *(sys.executable, "-m", "lesam", "train", "vit-cifar100", "--method", "lesam", "--scale", "smoke"),
+        *("--devices", "2", "--precision", "64-true", "--accelerator", "cpu", "-o", str(tmp_path / "two")),
+        *(part for setting in SETTINGS for part in ("--set", setting)),
+    ]
+    tasks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **job, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    outputs = [task.communicate(timeout=300)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    train(config, runs=tmp_path / "one", progress=Silent())
+    ours, theirs = (last(RunFolder.of(config, tmp_path / name)) for name in ("one", "two"))
+    for name in ours:
+        torch.testing.assert_close(theirs[name], ours[name], rtol=1e-9, atol=1e-12)
