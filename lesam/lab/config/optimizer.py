@@ -119,13 +119,14 @@ def title(method: str) -> str:
 
 
 def description(method: str) -> str:
-    """One line about a method: the first one of its class's docstring.
+    """One line about a method: the first one of its class's docstring, up to a formula.
 
-    >>> description("lesam")
-    'Loss-Equated SAM: fix the rise in loss, not the radius.'
+    >>> description("lesam"), description("asam")
+    ('Loss-Equated SAM: fix the rise in loss, not the radius.', 'Adaptive SAM')
     """
     kind = config_class(method) if method in PLAIN else lesam.METHODS[method]
-    return (inspect.getdoc(kind) or "").partition("\n")[0]
+    words, formula, _ = (inspect.getdoc(kind) or "").partition("\n")[0].partition(":math:")
+    return words.rstrip(" ,:") if formula else words
 
 
 def own_settings(config: OptimizerConfig) -> dict[str, Any]:

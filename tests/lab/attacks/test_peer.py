@@ -64,5 +64,6 @@ def test_accuracy_lies_in_the_spread_of_foolbox(
         found = foolbox_result(foolbox_attack(norm, attack, True), (model, images, labels), eps)
         theirs.append(right(model, found, labels).double().mean().item())
     ours = [robust_accuracy(model, [(images, labels)], attack, seed=seed).attacked for seed in range(3)]
-    assert min(theirs) <= sum(ours) / 3 <= max(theirs)
+    image = 1 / len(labels)  # processors round differently, and with them one image may fall to the other side
+    assert min(theirs) - image <= sum(ours) / 3 <= max(theirs) + image
     assert 0.05 < max(theirs) < right(model, images, labels).double().mean() - 0.2

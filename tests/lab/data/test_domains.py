@@ -19,6 +19,7 @@ from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.domains import PACS, VLCS, Collection
 from lesam.lab.recipes.domains import SOURCES
 from lesam.lab.sweeps import grid
+from tests.lab.data.images import write_images
 
 COLLECTIONS = {"pacs": PACS, "vlcs": VLCS}
 
@@ -28,27 +29,6 @@ def smoke(method: str, *changes: str) -> RunConfig:
 
 
 # Folders
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both collections with five images a class, each domain in a shade of its own."""
-    folder = tmp_path_factory.mktemp("domains")
-    for collection in COLLECTIONS.values():
-        write_images(folder, collection)
-    return folder
-
-
-def write_images(root: Path, collection: Collection, count: int = 5) -> None:
-    pixels = np.random.RandomState(0)
-    for shade, (domain, _) in enumerate(collection.domains.values()):
-        for label, kind in enumerate(collection.classes):
-            path = root / collection.folder / domain / kind
-            path.mkdir(parents=True)
-            for number in range(count):
-                image = pixels.randint(0, 60, (20, 24, 3)) + 40 * shade
-                image[label * 2 : label * 2 + 3] = 255
-                Image.fromarray(image.astype(np.uint8)).save(path / f"{number}.png")
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
