@@ -152,8 +152,8 @@ def radius_of(config: RunConfig, sigma: float | None = None) -> Radius:
 def reach(radius: Radius, norm: float) -> float:
     """The distance that a radius gives for the norm of a gradient.
 
-    >>> reach(lesam.LossBudget(0.3, rho_max=0.2), 3.0)
-    0.1
+    >>> reach(lesam.LossBudget(0.5, rho_max=0.2), 2.0), round(reach(lesam.LossBudget(0.5), 2.0), 6)
+    (0.2, 0.25)
     """
     return float(radius(torch.tensor(norm, dtype=torch.float64), step=0).rho)
 

@@ -109,7 +109,7 @@ def epoch_ends(folder: Path) -> dict[int, Checkpoint]:
 
 
 def find(folder: Path, epoch: int | None = None) -> Checkpoint:
-    """The checkpoint after a number of finished epochs, or the last one at the end of an epoch, with its files verified.
+    """The checkpoint after a number of finished epochs, by default the last such one, with its files verified.
 
     Raises:
         ValueError: There is none (the sentence lists those that exist), or it is damaged.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.run import RunConfig
-from lesam.lab.files import sync_file, write_atomically
 from lesam.lab.config.text import from_json, to_json
+from lesam.lab.files import sync_file, write_atomically
 
 Row = dict[str, Any]
 

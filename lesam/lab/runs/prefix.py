@@ -11,10 +11,10 @@ import json
 import shutil
 from pathlib import Path
 
-from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.config.optimizer import PLAIN, own_settings
 from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.files import whole_folder
-from lesam.lab.config.optimizer import PLAIN, own_settings
+from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.config.optimizer import methods, title
+from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.runs.folder import Row, RunFolder
 
 NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pytest
 import torch
-from safetensors.torch import load_file
 
 from lesam.lab import recipes
-from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
