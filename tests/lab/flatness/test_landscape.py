@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,64 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from lesam.flatness import Landscape, landscape
-from lesam.lab import models, recipes
 from lesam.lab.cli import main
-from lesam.lab.config.text import override
-from lesam.lab.data import load
 from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
-from lesam.lab.flatness.measures import FlatnessSettings
-from lesam.lab.runs.folder import RunFolder
-from lesam.lab.training.loop import train
-from lesam.lab.training.reporter import Silent
-
-CHANGES = (
-    "schedule.epochs=4",
-    "record.keep_epochs=2",
-    "record.keep=1",
-    "model.options.width=3",
-    "system.precision=64-true",
-)
-SETTINGS = FlatnessSettings(eigenvalues=3, trace_samples=4, lpf_samples=3, batch_size=100)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("runs")
-    for method, seed in (("sgd", 0), ("lesam", 0), ("lesam", 1)):
-        config = override(recipes.build("digits", method=method, scale="smoke", seed=seed), CHANGES)
-        train(config, runs=runs, progress=Silent())
-    return runs
-
-
-@pytest.fixture
-def runs(trained: Path, tmp_path: Path) -> Path:
-    """Fresh copies, so that no test finds what another one measured."""
-    return Path(shutil.copytree(trained, tmp_path / "runs"))
-
-
-def one(runs: Path, method: str = "lesam", seed: int = 0) -> RunFolder:
-    (path,) = runs.glob(f"*-{method}-seed{seed}-*")
-    return RunFolder(path)
-
-
-def by_hand(run: RunFolder, step: int = 12) -> tuple[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The network and its training images (with the wrong labels it was trained on), without the lab's machinery."""
-    model = models.build("digits_cnn", 10, width=3).double()
-    model.load_state_dict(load_file(run.checkpoints / f"step-{step:08d}" / "weights.safetensors"))
-    data = load("digits", **run.config().data.options).train
-    return model, [((data.images.double() / 255 - 0.3053) / 0.3759, data.labels)]
-
-
-class Began(list[str]):
-    """Remembers which measurements began."""
-
-    def __call__(self, name: str):  # type: ignore[no-untyped-def]
-        self.append(name)
-        return lambda done, total: None
+from tests.lab.flatness.subjects import Began, by_hand, one
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])

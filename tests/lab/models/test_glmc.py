@@ -7,35 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from lesam.lab import models, recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.models.resnet32 import PaddedBlock
-from lesam.lab.runs.folder import RunFolder
-from lesam.lab.training.fabric import make_fabric
-from lesam.lab.training.session import Session
 
 SHORT = ("schedule.epochs=2", "system.accelerator=cpu")
 EXACT = ("system.precision=64-true", "system.channels_last=off", *SHORT)
-COUNTS = [101, 21, 4, 1]  # of the smoke scale at an imbalance of 100
 
 
 def smoke(method: str, *changes: str) -> RunConfig:
     return override(recipes.build("cifar100-lt100-glmc", method=method, scale="smoke"), [*EXACT, *changes])
-
-
-def session_of(method: str, *changes: str) -> Session:
-    config = smoke(method, *changes)
-    session = Session(config, make_fabric(config.system))
-    session.model.train()
-    return session
-
-
-def last_weights(folder: RunFolder) -> dict[str, Tensor]:
-    return load_file(max(folder.checkpoints.iterdir()) / "weights.safetensors")
 
 
 # ------------------------------------------------------------------ the network

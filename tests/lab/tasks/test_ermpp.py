@@ -15,7 +15,6 @@ from torch.nn import functional
 from lesam.lab import recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
-from lesam.lab.data.domains import PACS, VLCS
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.tasks.ermpp import ErmPlusPlus, classifier
 from lesam.lab.training.fabric import make_fabric
@@ -23,8 +22,6 @@ from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
 from lesam.lab.training.session import Session
 from tests.lab.running import assert_equal
-
-COLLECTIONS = {"pacs": PACS, "vlcs": VLCS}
 
 
 def smoke(method: str, *changes: str) -> RunConfig:

@@ -11,35 +11,12 @@ from torch import Tensor, nn
 
 from lesam.lab import recipes
 from lesam.lab.config.text import override
-from lesam.lab.data import PADDING_LABEL, Splits, TensorSet
+from lesam.lab.data import PADDING_LABEL
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.tasks.evaluate import evaluate
 from lesam.lab.tasks.shots import GROUPS
 from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
-
-
-def cifar_like(classes: int, train: int = 50_000, test: int = 1_000) -> Splits:
-    """Labels as balanced as CIFAR's, in random order; the three bytes of an image spell its position."""
-
-    def made(count: int) -> TensorSet:
-        labels = torch.arange(count)[torch.randperm(count, generator=torch.Generator().manual_seed(1))] % classes
-        position = torch.arange(count)
-        digits = torch.stack([position // 65536, position // 256 % 256, position % 256], 1)
-        return TensorSet(digits.to(torch.uint8).view(-1, 3, 1, 1), labels)
-
-    return Splits(made(train), made(test), classes, "cifar-like")
-
-
-def positions(split: Any) -> Tensor:
-    place: Tensor = (split.images.long().view(-1, 3) * torch.tensor([65536, 256, 1])).sum(1)
-    return place
-
-
-def counts_of(split: Any, classes: int) -> list[int]:
-    counts: list[int] = torch.bincount(split.labels, minlength=classes).tolist()
-    return counts
-
 
 # ------------------------------------------------------------------ groups
 

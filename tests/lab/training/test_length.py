@@ -14,7 +14,6 @@ from lesam.lab import recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.data import augmentation
-from lesam.lab.data.domains import PACS, VLCS
 from lesam.lab.data.synthetic_domains import STYLES
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.repetitions import group
@@ -25,8 +24,6 @@ from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
 from lesam.lab.training.session import Session
 from tests.lab.running import BreakOff, assert_equal, assert_same_run, last_checkpoint
-
-COLLECTIONS = {"pacs": PACS, "vlcs": VLCS}
 
 
 def smoke(method: str, *changes: str) -> RunConfig:
