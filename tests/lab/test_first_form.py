@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lesam.lab import checkpoint as checkpoints
 from lesam.lab import models
 from lesam.lab.cli import main
-from lesam.lab.runfolder import RunFolder, read_rows
+from lesam.lab.runs import checkpoint as checkpoints
+from lesam.lab.runs.folder import RunFolder, read_rows
 from tests.fixtures.first_form.arithmetic import digit_batches, plain_steps
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "first_form" / "runs"
