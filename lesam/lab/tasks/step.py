@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lesam.lab.config.optimizer import PLAIN, OptimizerConfig, own_settings
+from lesam.lab.config.optimizer import PLAIN, OptimizerConfig
 from lesam.lab.tasks.metrics import Seen
 from lesam.lab.tasks.objective import Objective
 
@@ -60,7 +60,6 @@ def _sampled(optimizer: Any, objective: Objective) -> Stepper:
 def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
     if config.method == "esam":
         raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
-    every = own_settings(config).get("every") if config.method == "eigensam" else None
 
     def unscaled() -> Tensor:
         optimizer.zero_grad()
@@ -69,7 +68,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
         return loss.detach()
 
     def step() -> Outcome:
-        if every is not None and optimizer.steps > 0 and optimizer.steps % every == 0:
+        if optimizer.refresh_due:
             optimizer.refresh(unscaled)
             objective.correct = None
         optimizer.zero_grad()
