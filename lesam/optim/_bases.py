@@ -95,7 +95,27 @@ class Bases:
                 else:
                     _step_without_loss(base)
 
+    # ------------------------------------------------------------------ schedule-free bases
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether a schedule-free base has put its averaged weights in place of those that are trained."""
+        return any(
+            not group.get("train_mode", getattr(base, "train_mode", True))
+            for base in self.all
+            if hasattr(base, "eval")
+            for group in base.param_groups
+        )
+
     # ------------------------------------------------------------------ refusals
+
+    def refuse_evaluating(self) -> None:
+        """Refuse to train averaged weights, which some schedule-free optimizers themselves do without a word."""
+        if self.evaluating:
+            raise RuntimeError(
+                "the base optimizer is in evaluation mode, where the weights are averages: call opt.train() before "
+                "the first pass of a step"
+            )
 
     def refuse_groups(self) -> None:
         """Refuse parameters and group keys that would be misunderstood."""

@@ -36,15 +36,16 @@ class Buffers:
 
     def __init__(self, places: Places) -> None:
         self.places = [(m, name, m._buffers[name]) for m, name in places if m._buffers.get(name) is not None]
-        self.values = clone_all(self._tensors())
+        self.values = clone_all(self.tensors())
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """The buffers themselves."""
         return [buffer for _, _, buffer in self.places if buffer is not None]
 
     def restore(self) -> None:
         """Put the copied values back, into the very tensors they came from."""
         with torch.no_grad():
-            copy_all_(self._tensors(), self.values)
+            copy_all_(self.tensors(), self.values)
         for module, name, buffer in self.places:
             if module._buffers[name] is not buffer:  # some modules assign a new tensor
                 module._buffers[name] = buffer

@@ -78,6 +78,7 @@ class Loop:
         trainable, perturbable = self.trainable(), self.perturbable()
         if not trainable:
             raise RuntimeError("no parameter of this optimizer requires a gradient")
+        self.bases.refuse_evaluating()
         if self.history.fresh:
             refuse_flattened(trainable, self.model)
         self.memory.prepare(trainable, perturbable)
@@ -198,6 +199,7 @@ class Loop:
     def second_pass(self, scaler: Any = None, count: int = 1) -> Iterator[None]:
         """Around the backward at ``w + eps``: the weights are back, bit for bit, however it is left."""
         self.step.expect("perturbed()", Phase.IDLE, Phase.CLEANED, Phase.READY)
+        self.bases.refuse_evaluating()
         two = self.step.phase is Phase.CLEANED or (self.due and self.parts.direction.passes == 2)
         step = self._open_second(scaler, two)
         with self.whole_or_nothing():
@@ -278,6 +280,7 @@ class Loop:
     def restore(self, space: Space) -> None:
         """The weights of ``space`` as they were before the pass."""
         space.copy_(space.weights(), self.memory.scratch("backup").vector(space))
+        self.step.moved = None
         torch.clear_autocast_cache()
 
     # ------------------------------------------------------------------ a * g_hat + b * g
@@ -320,6 +323,7 @@ class Loop:
     def take(self, scale: Tensor | None, found_inf: Tensor | None, loss: Any = None) -> bool:
         """The base step, and with it everything drafted on the way; False if a loss scaler skips it."""
         step = self.step
+        self.bases.refuse_evaluating()
         step.scale.refuse_other(found_inf)
         if found_inf is not None and bool(found_inf > 0):  # the scaler itself waits for this value
             self.abandon()

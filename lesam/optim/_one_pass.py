@@ -44,6 +44,12 @@ class Momentum(Direction):
                 raise ValueError(
                     f"{type(base).__name__}'s momentum_buffer {other}: use SGD(..., momentum=0.9) or an Adam"
                 )
+            if hasattr(base, "train") and hasattr(base, "eval"):
+                raise ValueError(
+                    f"{type(base).__name__} is schedule-free: it averages the weights and keeps no momentum buffer to "
+                    "climb against. Use SGD(..., momentum=0.9) or an Adam, or a method that climbs the gradient (SAM, "
+                    "LESAM), which takes schedule-free bases"
+                )
             for index, group in enumerate(base.param_groups):
                 if not any(group.get(key) for key in ("betas", "momentum", "beta", "beta1")):
                     raise ValueError(

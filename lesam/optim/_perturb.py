@@ -38,6 +38,7 @@ def perturb(loop: Loop, around: ExitStack, step: Step, keep_gradient: bool) -> T
 
     space.copy_(memory.scratch("backup").vector(space), space.weights())
     around.callback(loop.restore, space)
+    step.moved = space
     _climb(loop, space, climbed, step.number)
     direction.learn_before(ascent)
     if loop.history.fresh and g_norm is not None and not step.scale.given and loop.parts.loss_scale_matters:

@@ -54,6 +54,7 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
             undo.enter_context(evaluated(normalizers(loop.model)))
         space.copy_(backup, weights)
         undo.callback(loop.restore, space)
+        loop.step.moved = space
         undo.push(lambda kind, *_: memory.discard() if kind is not None else None)
         loop.parts.direction.refresh(space, memory, gradient)
     return float(calls)

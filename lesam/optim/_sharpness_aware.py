@@ -26,7 +26,7 @@ from ._refresh import refresh
 from ._replay import generators_of
 from ._savers import RandomSubset, TopSamples
 from ._scaling import tell_of_skip
-from ._step import Phase
+from ._step import SETTLED, Phase
 from ._workers import refuse_flattened
 from .schedules import Predicate, plain
 
@@ -301,7 +301,10 @@ class SharpnessAware(torch.optim.Optimizer):
 
         def switch() -> None:
             """Between the weights that are trained and those to evaluate or save."""
-            self._loop.step.expect(f"{name}()", Phase.IDLE, Phase.CLEAN, Phase.CLEANED, Phase.READY)
+            step = self._loop.step
+            if name == "train" and step.phase is Phase.PERTURBED and not self._loop.bases.evaluating:
+                return  # said again before each forward, as the Hugging Face Trainer does
+            step.expect(f"{name}()", *SETTLED)
             for base in bases:
                 getattr(base, name, lambda: None)()
 
@@ -330,7 +333,7 @@ class SharpnessAware(torch.optim.Optimizer):
         The base optimizer's, the method's own buffers and the step count. Not inside ``perturbed()``, where the model's
         weights are not those of any step.
         """
-        self._loop.step.expect("state_dict()", Phase.IDLE, Phase.CLEAN, Phase.CLEANED, Phase.READY)
+        self._loop.step.expect("state_dict()", *SETTLED)
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = _checkpoint.save(self._loop.bases, self._loop.memory)

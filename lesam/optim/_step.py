@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ._arithmetic import Space
 from ._buffers import Buffers
 from ._gradient_sum import PassGradients
 from ._last import Last, Seen
@@ -34,6 +35,11 @@ class Phase(Enum):
     CLEANED = "after clean()"
     PERTURBED = "inside perturbed()"
     READY = "after perturbed(), before step()"
+    ASIDE = "with a step under way set aside"
+
+
+#: where the weights are those of the last step, though another may be under way
+SETTLED = tuple(phase for phase in Phase if phase is not Phase.PERTURBED)
 
 
 @dataclass
@@ -55,6 +61,7 @@ class Step:
     random: RandomState | None = None  # before pass one
     buffers: Buffers | None = None  # before pass one
     gradients: PassGradients | None = None  # of the pass under way
+    moved: Space | None = None  # where the weights are perturbed just now, and the backup holds those of the last step
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
     mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
     truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
@@ -84,6 +91,7 @@ _REMEDY = {
     Phase.CLEANED: "the second pass is missing: `with opt.perturbed(): loss.backward()` comes next",
     Phase.PERTURBED: "the weights are perturbed there: leave the `with opt.perturbed():` block first",
     Phase.READY: "take the step with opt.step(), or drop it with opt.zero_grad()",
+    Phase.ASIDE: "there the model can only be looked at and saved",
 }
 
 _open_passes = threading.local()
