@@ -9,7 +9,7 @@ logged and stepped with is the combined gradient. Accelerate on its own needs no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lesam.optim import METHODS, SharpnessAware
 
-from ._window import Window
+from ._window import Window, as_evaluated, evaluate
 
 MicroBatch = tuple[dict[str, Any], Any]  # inputs, and the number of items that the loss is divided by
 
@@ -60,6 +60,7 @@ class SharpnessAwareTrainer(transformers.Trainer):
         self.sharpness, self.sharpness_options = sharpness, dict(sharpness_options or {})
         self._window: Window[MicroBatch] | None = None
         self._samples: list[Any] = []
+        self._means: bool | None = None  # whether losses are means over their own micro-batch
         super().__init__(*args, **kwargs)
 
         if sharpness is not None and isinstance(self.optimizer, SharpnessAware):
@@ -90,7 +91,7 @@ class SharpnessAwareTrainer(transformers.Trainer):
         try:
             return super().train(*args, **kwargs)
         finally:
-            if self._window is not None and self._window.pending:
+            if self._window is not None:
                 self._window.drop()
             self._window = None
 
@@ -107,18 +108,18 @@ class SharpnessAwareTrainer(transformers.Trainer):
         if self._window is None:
             self._window = self._make_window(model)
             self._check_normalisation(model, inputs, num_items_in_batch)
-        window = self._window
-        count = self.current_gradient_accumulation_steps
-        if window.fresh:
-            window.refresh([(samples, num_items_in_batch) for samples in self._samples])
-        window.begin((inputs, num_items_in_batch))
+        window, last = self._window, self.accelerator.sync_gradients
         try:
+            window.refresh([(samples, num_items_in_batch) for samples in self._samples])
+            window.begin((inputs, num_items_in_batch))
             loss = self._pass(model, inputs, num_items_in_batch)
-            window.end(last=self.accelerator.sync_gradients)
+            window.end(more=not last)
+            if last:
+                window.finish()
         except BaseException:
             window.drop()
             raise
-        return loss / count if window.local else loss
+        return loss / self.current_gradient_accumulation_steps if window.local else loss
 
     def _make_window(self, model: nn.Module) -> Window[MicroBatch]:
         def replay(micro_batch: MicroBatch, count: int) -> None:
@@ -131,28 +132,46 @@ class SharpnessAwareTrainer(transformers.Trainer):
 
     @torch.no_grad()
     def _check_normalisation(self, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> None:
-        """Find out, once, whether the model divides its loss by the number of items that it is told.
+        """Find out, once, whether the loss is divided by the number of items that it is told.
 
-        Many models take that number and ignore it (BERT's classifier). The Trainer would then leave their losses
-        undivided, and the radius would be that of a sum over micro-batches (and workers).
+        Many models take that number and ignore it (BERT's classifier), and so do many functions given as
+        ``compute_loss_func``. The Trainer would then leave their losses undivided, and the radius would be that of a
+        sum over micro-batches (and workers).
         """
-        if num_items is None or not self.model_accepts_loss_kwargs or self.compute_loss_func is not None:
+        if self._means is not None:
             return
-        model.eval()
-        losses = []
-        for items in (num_items, 2 * num_items):
-            with self.compute_loss_context_manager():
-                losses.append(self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=items))
-        if losses[0] == losses[1] != 0:
-            self.model_accepts_loss_kwargs = False
+        told = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        self._means = num_items is None or not told
+        if getattr(self, "loss_is_scaled_for_ga", None) is not None:  # the loss's author says what it is
+            self._means = False
+        elif not self._means:
+            model.eval()
+            losses = []
+            for items in (num_items, 2 * num_items):  # type: ignore[operator]
+                with self.compute_loss_context_manager():
+                    losses.append(self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=items))
+            self._means = bool(losses[0] == losses[1] != 0)
 
     def _pass(self, model: nn.Module, inputs: dict[str, Any], num_items: Any) -> Tensor:
         """The Trainer's own forward and backward."""
-        if self._window is None or not self._window.local:
-            return super().training_step(model, inputs, num_items)
-        with self._as_whole_batch():
-            own_items = self._get_num_items_in_batch([inputs], self.args.device)
-            return super().training_step(model, inputs, own_items)
+        local = self._window is not None and self._window.local
+        with self._as_whole_batch() if local else nullcontext(), self._divided_loss():
+            if local:
+                num_items = self._get_num_items_in_batch([inputs], self.args.device)
+            return super().training_step(model, inputs, None if self._means else num_items)
+
+    @contextmanager
+    def _divided_loss(self) -> Iterator[None]:
+        """A ``compute_loss_func`` that gives means is divided by their number inside; models are by the Trainer."""
+        function = self.compute_loss_func
+        if self._means and function is not None:
+            self.compute_loss_func = lambda *args, **kwargs: (
+                function(*args, **kwargs) / self.current_gradient_accumulation_steps
+            )
+        try:
+            yield
+        finally:
+            self.compute_loss_func = function
 
     @contextmanager
     def _as_whole_batch(self) -> Iterator[None]:
@@ -163,6 +182,21 @@ class SharpnessAwareTrainer(transformers.Trainer):
             yield
         finally:
             self.current_gradient_accumulation_steps = count
+
+    # ------------------------------------------------------------------ what is saved
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model of the last step; with a schedule-free base, its averaged weights."""
+        with as_evaluated(_unwrapped(self.optimizer)):
+            super().save_model(*args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with as_evaluated(_unwrapped(self.optimizer)):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        evaluate(_unwrapped(self.optimizer))  # or a later evaluate() would take the weights for trained ones
+        super()._load_best_model()
 
 
 def _unwrapped(optimizer: Any) -> Any:

@@ -87,3 +87,24 @@ def assert_same(model: nn.Module, reference: nn.Module, **tolerance: float) -> N
     expected = reference.state_dict()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, expected[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+def assert_resumes(make: Callable[[], nn.Module], run: Callable[[nn.Module, str, Callable[[], None]], None]) -> None:
+    """Half of the training, all objects anew, the other half: bit for bit the uninterrupted run.
+
+    Args:
+        make: The model at the start.
+        run: ``run(model, part, begin)`` trains a part: "whole"; "first", then saves; or loads that, then "second".
+            It calls ``begin`` when all is set up, for the random numbers to be those of the uninterrupted run.
+    """
+    through, first, second = make(), make(), make()
+    run(through, "whole", _seed)
+    run(first, "first", _seed)
+    halfway = torch.get_rng_state()
+    run(second, "second", lambda: torch.set_rng_state(halfway))
+    assert_same(second, through, rtol=0, atol=0)
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), through.parameters(), strict=True))
+
+
+def _seed() -> None:
+    torch.manual_seed(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision
+from torch import nn
 from torch.nn import functional as F
 
-from .problems import METHODS, Batch, assert_same, data, network, optimizer, train, windows
+from .problems import METHODS, Batch, assert_resumes, assert_same, data, network, optimizer, train, windows
 from .processes import assert_loaded, run_script
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -61,22 +63,18 @@ def test_both_styles_equal_the_plain_loop(name: str, style: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lesamplus", "friendlysam"])
 def test_save_and_load_continue_bit_for_bit(name: str, tmp_path: Path) -> None:
-    fab, through, first, second = fabric(), network(), network(), network()
-    model, opt = fab.setup(through, optimizer(name, through))
-    torch.manual_seed(2)
-    with_contexts(fab, model, opt, data(6))
+    def run(network_: nn.Module, part: str, begin: Callable[[], None]) -> None:
+        fab, batches = fabric(), data(6)
+        model, opt = fab.setup(network_, optimizer(name, network_))
+        state = {"model": model, "opt": opt}
+        if part == "second":
+            fab.load(tmp_path / "state.ckpt", state)
+        begin()
+        with_contexts(fab, model, opt, {"whole": batches, "first": batches[:3], "second": batches[3:]}[part])
+        if part == "first":
+            fab.save(tmp_path / "state.ckpt", state)
 
-    model, opt = fab.setup(first, optimizer(name, first))
-    torch.manual_seed(2)
-    with_contexts(fab, model, opt, data(6)[:3])
-    fab.save(tmp_path / "state.ckpt", {"model": model, "opt": opt, "rng": torch.get_rng_state()})
-
-    model, opt = fab.setup(second, optimizer(name, second))
-    state = {"model": model, "opt": opt, "rng": None}
-    fab.load(tmp_path / "state.ckpt", state)
-    torch.set_rng_state(state["rng"])
-    with_contexts(fab, model, opt, data(6)[3:])
-    assert_same(second, through, rtol=0, atol=0)
+    assert_resumes(network, run)
 
 
 def test_clipping_acts_on_the_combined_gradient() -> None:

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from torch import Tensor
 from torch.nn import functional as F
 
 from lesam.integrations.lightning import SharpnessAwareCallback
 
-from .problems import METHODS, assert_same, data, loader, network, optimizer, train, windows
+from .lightning_problems import Module, trainer
+from .problems import METHODS, assert_resumes, assert_same, data, loader, network, optimizer, train, windows
 from .processes import assert_loaded, run_script
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-
-
-class Module(pl.LightningModule):
-    def __init__(self, name: str, dtype: torch.dtype = torch.float64, **options: Any) -> None:
-        super().__init__()
-        self.network, self.name, self.options = network(dtype=dtype), name, options
-        self.calls = 0
-        self.seen: list[float] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.calls += 1
-        loss = F.cross_entropy(self.network(batch[0]), batch[1])
-        self.log("loss", loss, on_step=True, on_epoch=True)
-        return loss
-
-    def on_train_start(self) -> None:
-        torch.manual_seed(2)
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.seen.append(float(outputs["loss"]))
-
-    def configure_optimizers(self) -> Any:
-        return optimizer(self.name, self.network, **self.options)
-
-
-def trainer(**options: Any) -> pl.Trainer:
-    settings: dict[str, Any] = dict(
-        callbacks=[SharpnessAwareCallback()],
-        max_epochs=1,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    return pl.Trainer(**{**settings, **options})
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -156,19 +119,18 @@ class Scheduled(Module):
 
 @pytest.mark.parametrize("name", ["lesam", "friendlysam", "eigensam"])
 def test_schedule_checkpoint_and_resume(name: str, tmp_path: Path) -> None:
-    """One of two epochs, a checkpoint, all objects anew: bit for bit the uninterrupted run."""
-    through, first, second = Scheduled(name), Scheduled(name), Scheduled(name)
-    batches = data(6)
-    trainer(max_epochs=2, accumulate_grad_batches=2).fit(through, loader(batches))
-    half = trainer(max_epochs=1, accumulate_grad_batches=2)
-    half.fit(first, loader(batches))
-    half.save_checkpoint(tmp_path / "half.ckpt")
-    state = torch.get_rng_state()
-    second.on_train_start = lambda: torch.set_rng_state(state)  # type: ignore[method-assign]
-    resumed = trainer(max_epochs=2, accumulate_grad_batches=2)
-    resumed.fit(second, loader(batches), ckpt_path=tmp_path / "half.ckpt")
-    assert_same(second.network, through.network, rtol=0, atol=0)
-    assert resumed.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0)
+    """One of two epochs, a checkpoint, all objects anew."""
+
+    def run(module: Module, part: str, begin: Callable[[], None]) -> None:
+        module.on_train_start = begin  # type: ignore[method-assign]
+        pl_trainer = trainer(max_epochs=1 if part == "first" else 2, accumulate_grad_batches=2)
+        pl_trainer.fit(module, loader(data(6)), ckpt_path=tmp_path / "half.ckpt" if part == "second" else None)
+        if part == "first":
+            pl_trainer.save_checkpoint(tmp_path / "half.ckpt")
+        else:
+            assert pl_trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0)
+
+    assert_resumes(lambda: Scheduled(name), run)  # type: ignore[arg-type]
 
 
 def test_what_is_logged_and_counted_is_the_clean_pass() -> None:
@@ -226,16 +188,6 @@ def test_an_error_in_the_second_pass_leaves_the_weights() -> None:
     plain = network()
     train(optimizer("lesam", plain), plain, windows(data(2), 2))
     assert_same(module.network, plain, rtol=0, atol=0)
-
-
-def test_validation_between_accumulated_batches_of_a_one_pass_method_is_refused() -> None:
-    class Validating(Module):
-        def validation_step(self, batch: Any, batch_idx: int) -> None: ...
-
-    options = {"accumulate_grad_batches": 4, "val_check_interval": 2, "num_sanity_val_steps": 0}
-    with pytest.raises(RuntimeError, match="val_check_interval"):
-        trainer(**options).fit(Validating("s2sam"), loader(data(4)), loader(data(1)))
-    trainer(**options).fit(Validating("lesam"), loader(data(4)), loader(data(1)))
 
 
 def test_a_plain_optimizer_is_refused() -> None:
