@@ -63,8 +63,10 @@ def not_accumulated_by_accelerate() -> None:
         if frame is not None and frame.f_globals.get("__name__") == "accelerate.optimizer":
             raise RuntimeError(
                 f"Accelerator(gradient_accumulation_steps={count}) calls the closure for the last micro-batch only, on "
-                "a loss divided by their number. Give opt.step() one closure for each micro-batch, without "
-                "accumulate() and without dividing, or accumulate with lesam.integrations.transformers"
+                "a loss divided by their number. Run all micro-batches of a step inside `with opt.optimizer.clean():`, "
+                "again inside `with opt.optimizer.perturbed():`, each in accelerator.accumulate(model), and then call "
+                "opt.step(). Or leave gradient_accumulation_steps at 1 and call opt.step([closure, ...]) with one "
+                "closure for each micro-batch"
             )
 
 

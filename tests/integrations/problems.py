@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,6 +51,12 @@ def loader(batches: Sequence[Batch]) -> DataLoader[Any]:
 def optimizer(name: str, model: nn.Module, lr: float = 0.2, **options: Any) -> lesam.SharpnessAware:
     """The method around SGD with momentum."""
     base = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    return lesam.METHODS[name](base, model=model, **{**METHODS[name], **options})
+
+
+def schedule_free(name: str, model: nn.Module, **options: Any) -> lesam.SharpnessAware:
+    """The method around schedule-free SGD, whose averaged weights are far from the trained ones."""
+    base = pytorch_optimizer.ScheduleFreeSGD(model.parameters(), lr=0.5)
     return lesam.METHODS[name](base, model=model, **{**METHODS[name], **options})
 
 

@@ -27,9 +27,10 @@ TINY = {
 Samples = list[dict[str, Tensor]]
 
 
-def bert() -> nn.Module:
+def bert(dropout: float = 0.1) -> nn.Module:
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **TINY)
+    probabilities = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **probabilities, **TINY)
     return transformers.BertForSequenceClassification(config).double()
 
 
