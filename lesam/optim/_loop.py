@@ -31,13 +31,13 @@ from ._gradient_sum import PassGradients, clear, held
 from ._last import Last
 from ._leftovers import Leftover, UsedUp
 from ._memory import Memory
-from ._mixing import Mixing, mixing
+from ._mixing import Mixing, mean_with, mixing
 from ._perturb import perturb
 from ._replay import RandomState
 from ._scaling import LossScale
 from ._step import History, Phase, Step, one_pass_at_a_time
-from ._truncation import may_truncate, unneeded, without_gradient
-from ._workers import average, refuse_flattened, refuse_local, unsynchronised, workers
+from ._truncation import truncate, without_gradient
+from ._workers import average, refuse_drift, refuse_flattened, refuse_local, unsynchronised, workers
 from .schedules import Predicate
 
 
@@ -132,7 +132,7 @@ class Loop:
                 gradients = self._gradients(around, step, exact=self.parts.radius.needs_slope and step.sharp)
                 if self.local:
                     around.enter_context(unsynchronised(self.model))
-                around.enter_context(without_gradient(self._truncate(step, count)))
+                around.enter_context(without_gradient(truncate(self, step, count)))
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.CLEAN
                 yield
@@ -142,15 +142,6 @@ class Loop:
                 gradients.settle()
             self._divide(count)
         step.phase = Phase.CLEANED
-
-    def _truncate(self, step: Step, count: int) -> list[Tensor]:
-        """Tensors whose clean gradient nobody needs; the share of the backward that is saved is noted."""
-        if self.parts.subset is None or not step.sharp or not may_truncate(self.parts, self.model, self.local, count):
-            return []
-        perturbable, chosen = step.perturbable, {id(p) for p in step.chosen}
-        truncated = unneeded(perturbable, chosen, self.history.with_gradient)
-        step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in perturbable))
-        return truncated
 
     def _gradients(self, around: ExitStack, step: Step, exact: bool) -> PassGradients:
         """Collects the gradients of a pass until ``around`` is left."""
@@ -203,12 +194,8 @@ class Loop:
         two = self.step.phase is Phase.CLEANED or (self.due and self.parts.direction.passes == 2)
         step = self._open_second(scaler, two)
         with self.whole_or_nothing():
-            mix = mixing(
-                self.parts.combine if step.sharp and two else None,
-                self.memory,
-                step.number,
-                step.scale.factor() if two else 1.0,
-            )
+            combine, scale = (self.parts.combine, step.scale.factor()) if step.sharp and two else (None, 1.0)
+            mix = mixing(combine, self.memory, step.number, scale)
             alone = self._combines_alone(mix)
             after_first = self._note_buffers(step)
             with ExitStack() as around:
@@ -232,19 +219,14 @@ class Loop:
                 _checks.cleared(leftover)
                 with torch.no_grad():
                     folded = gradients.settle()
-                if not folded and self.local and workers(self.model) is not None:
-                    raise RuntimeError(
-                        "a parameter had a gradient in the first pass of this worker and none in the second, so that "
-                        'the workers would drift apart: use perturbation="global"'
-                    )
+                if not folded and self.local:
+                    refuse_drift(self.model)
             with torch.no_grad():
                 self._divide(count)
                 self._combine(step, mix, alone, skip)
         if two and after_first is not None:
             after_first.restore()
-        step.cost += self._cost(step, two)
-        step.pairs += 1
-        step.phase = Phase.READY
+        step.finish_pair(two, self.parts.samples)
 
     def _open_second(self, scaler: Any, two: bool) -> Step:
         """The step a perturbed pass belongs to: clean()'s, that of a bare backward, or a one-pass step."""
@@ -300,22 +282,12 @@ class Loop:
         if alone:
             average(self._with_gradient("second gradients"), self.memory, workers(self.model))
         if step.mean:
-            self._mean_with_earlier_pairs(step)
+            mean_with(step.mean, step.pairs, self.memory, step.trainable)
+            step.mean = {}
         if step.scale.given and skip is not None:
             if self.local and workers(self.model) is not None:
                 dist.all_reduce(skip, dist.ReduceOp.MAX, group=workers(self.model))
             _scaling.poison(self._with_gradient("second gradients"), skip)
-
-    def _mean_with_earlier_pairs(self, step: Step) -> None:
-        share = 1.0 / (step.pairs + 1)
-        for parameter in step.mean:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
-        space = self._with_gradient("second gradients")
-        space.scale_(space.gradients(), share)
-        earlier = self.memory.space("earlier pairs", list(step.mean))
-        earlier.add_(earlier.gradients(), earlier.vector(list(step.mean.values())), step.pairs * share)
-        step.mean = {}
 
     # ------------------------------------------------------------------ the end of a step
 
@@ -363,14 +335,6 @@ class Loop:
         except BaseException:
             self.abandon()
             raise
-
-    def _cost(self, step: Step, two: bool) -> float:
-        """Passes spent, a forward counted as a third of one and each half of a backward as another."""
-        if not two:
-            return 1.0
-        samples = self.parts.samples
-        second = 1.0 if samples is None or samples.gamma == 1.0 else 1 / 3 + samples.gamma
-        return 1.0 - step.truncated / 3 + second
 
     def __getstate__(self) -> dict[str, object]:
         """Copies and pickles start between steps."""

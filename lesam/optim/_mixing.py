@@ -128,3 +128,14 @@ def mixing(combine: Combiner | None, memory: Memory, step: int, scale: float | T
     else:
         kind = Keep if combine.mixes_gradient else Drop
     return kind(combine, memory, step, scale)
+
+
+def mean_with(earlier: dict[Tensor, Tensor], pairs: int, memory: Memory, trainable: Sequence[Tensor]) -> None:
+    """``.grad <- (pairs * earlier + .grad) / (pairs + 1)``: the mean over pairs of passes, each with its own ascent."""
+    for parameter in earlier:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+    space = memory.space("second gradients", [p for p in trainable if p.grad is not None])
+    space.scale_(space.gradients(), 1.0 / (pairs + 1))
+    means = memory.space("earlier pairs", list(earlier))
+    means.add_(means.gradients(), means.vector(list(earlier.values())), pairs / (pairs + 1))

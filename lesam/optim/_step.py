@@ -21,6 +21,7 @@ from ._gradient_sum import PassGradients
 from ._last import Last, Seen
 from ._leftovers import UsedUp
 from ._replay import RandomState
+from ._savers import TopSamples
 from ._scaling import LossScale
 
 if TYPE_CHECKING:
@@ -73,6 +74,13 @@ class Step:
         """Raise unless the step is in one of ``phases``."""
         if self.phase not in phases:
             raise RuntimeError(f"{what} was called {self.phase.value}; {_REMEDY[self.phase]}")
+
+    def finish_pair(self, two: bool, samples: TopSamples | None) -> None:
+        """One more pair of passes is done. A forward costs a third of a pass, and so does each half of a backward."""
+        second = 1.0 if samples is None or samples.gamma == 1.0 else 1 / 3 + samples.gamma
+        self.cost += 1.0 - self.truncated / 3 + second if two else 1.0
+        self.pairs += 1
+        self.phase = Phase.READY
 
 
 @dataclass

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ._climb import Parts
+from ._step import Step
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+
+def truncate(loop: Loop, step: Step, count: int) -> list[Tensor]:
+    """Tensors whose clean gradient nobody needs; the share of the backward that is saved is noted."""
+    wanted = loop.parts.subset is not None and step.sharp
+    if not wanted or not may_truncate(loop.parts, loop.model, loop.local, count):
+        return []
+    truncated = unneeded(step.perturbable, {id(p) for p in step.chosen}, loop.history.with_gradient)
+    step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in step.perturbable))
+    return truncated
 
 
 def may_truncate(parts: Parts, model: nn.Module | None, local: bool, count: int) -> bool:

@@ -69,3 +69,12 @@ def refuse_local(space: Space, model: nn.Module | None) -> None:
         )
     if model is None and dist.is_initialized() and dist.get_world_size() > 1:
         raise RuntimeError('perturbation="local" with several processes needs model=, to run pass one unsynchronised')
+
+
+def refuse_drift(model: nn.Module | None) -> None:
+    """Refuse a first gradient of this worker alone that no reduction of the second pass has taken along."""
+    if workers(model) is not None:
+        raise RuntimeError(
+            "a parameter had a gradient in the first pass of this worker and none in the second, so that the workers "
+            'would drift apart: use perturbation="global"'
+        )
