@@ -54,6 +54,15 @@ def optimizer(name: str, model: nn.Module, lr: float = 0.2, **options: Any) -> l
     return lesam.METHODS[name](base, model=model, **{**METHODS[name], **options})
 
 
+def muon_and_adamw(name: str, model: nn.Module, **options: Any) -> lesam.SharpnessAware:
+    """The method around two bases: Muon for matrices, AdamW for the rest."""
+    bases = [
+        torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.02),
+        torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2], lr=0.01),
+    ]
+    return lesam.METHODS[name](bases, model=model, **{**METHODS[name], **options})
+
+
 def schedule_free(name: str, model: nn.Module, **options: Any) -> lesam.SharpnessAware:
     """The method around schedule-free SGD, whose averaged weights are far from the trained ones."""
     base = pytorch_optimizer.ScheduleFreeSGD(model.parameters(), lr=0.5)

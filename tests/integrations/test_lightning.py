@@ -8,13 +8,27 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
 from torch.nn import functional as F
 
 from lesam.integrations.lightning import SharpnessAwareCallback
 
 from .lightning_problems import Module, trainer
-from .problems import METHODS, assert_resumes, assert_same, data, loader, network, optimizer, train, windows
+from .problems import (
+    METHODS,
+    assert_resumes,
+    assert_same,
+    data,
+    loader,
+    muon_and_adamw,
+    network,
+    optimizer,
+    train,
+    windows,
+)
 from .processes import assert_loaded, run_script
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -174,6 +188,85 @@ def test_batches_that_training_step_declines() -> None:
     assert_same(module.network, plain, **EXACT)
 
 
+@pytest.mark.parametrize("name", ["lesamplus", "s2sam"])
+def test_batches_of_a_window_that_training_step_declines(name: str) -> None:
+    """Each counts as a loss of zero, as with any optimizer: here the second of a window, and the last of another."""
+
+    class Declining(Module):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx in (1, 5) else super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            weights.append(self.network[0].weight.clone())
+
+    weights: list[Tensor] = []
+    batches, module, plain = data(6), Declining(name), network()
+    trainer(accumulate_grad_batches=3).fit(module, loader(batches))
+    opt = optimizer(name, plain)
+    torch.manual_seed(2)
+    for window in ((batches[0], batches[2]), (batches[3], batches[4])):
+        for one_pass in (opt.clean, opt.perturbed)[2 - opt.passes :]:
+            with one_pass():
+                for x, y in window:
+                    (F.cross_entropy(plain(x), y) / 3).backward()
+        opt.step()
+    assert_same(module.network, plain, **EXACT)
+    assert torch.equal(weights[0], weights[1])  # those of the last step, and nothing perturbed
+
+
+def test_an_optimizer_step_of_ones_own_that_calls_the_closure_itself() -> None:
+    class Own(Module):
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+            optimizer_closure()
+            optimizer.step()
+
+    module, plain = Own("lesamplus"), network()
+    trainer(accumulate_grad_batches=2, gradient_clip_val=0.5).fit(module, loader(data(6)))
+    train(optimizer("lesamplus", plain, max_norm=0.5), plain, windows(data(6), 2))
+    assert_same(module.network, plain, rtol=1e-6, atol=1e-6)
+
+
+def test_an_epoch_cut_short_drops_what_it_has_begun() -> None:
+    class Short(Module):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 3 else None
+
+    module, plain = Short("s2sam"), network()
+    trainer(accumulate_grad_batches=2).fit(module, loader(data(6)))
+    train(optimizer("s2sam", plain), plain, windows(data(6)[:2], 2))
+    assert torch.equal(module.network[0].weight, plain[0].weight)
+
+
+def test_several_bases(tmp_path: Path) -> None:
+    """Muon for matrices, AdamW for the rest: one perturbation, with accumulation, clipping, and a resumed run."""
+
+    class Pair(Scheduled):
+        def configure_optimizers(self) -> Any:
+            opt = muon_and_adamw("lesamplus", self.network)
+            return [opt], [torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=2)]
+
+    def run(module: Pair, part: str, begin: Callable[[], None]) -> None:
+        module.on_train_start = begin  # type: ignore[method-assign]
+        callbacks = [SharpnessAwareCallback(), LearningRateMonitor()]
+        pl_trainer = trainer(
+            max_epochs=1 if part == "first" else 2,
+            accumulate_grad_batches=2,
+            gradient_clip_val=0.5,
+            callbacks=callbacks,
+            logger=CSVLogger(tmp_path),
+            log_every_n_steps=1,
+        )
+        pl_trainer.fit(module, loader(data(6)), ckpt_path=tmp_path / "half.ckpt" if part == "second" else None)
+        if part == "first":
+            pl_trainer.save_checkpoint(tmp_path / "half.ckpt")
+            plain = network()
+            train(muon_and_adamw("lesamplus", plain, max_norm=0.5), plain, windows(data(6), 2))
+            assert_same(module.network, plain, rtol=1e-6, atol=1e-6)
+        assert list(callbacks[1].lrs) == ["lr-LESAMPlus/pg1", "lr-LESAMPlus/pg2"]  # type: ignore[attr-defined]
+
+    assert_resumes(lambda: Pair("lesamplus"), run)  # type: ignore[arg-type]
+
+
 def test_an_error_in_the_second_pass_leaves_the_weights() -> None:
     class Failing(Module):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -221,6 +314,7 @@ def test_manual_optimisation_with_contexts() -> None:
 TWO_PROCESSES = """
 import sys, torch
 import lightning.pytorch as pl
+from torch import Tensor
 from torch.nn import functional as F
 from lesam.integrations.lightning import SharpnessAwareCallback
 from tests.integrations.problems import data, loader, network, optimizer
@@ -237,7 +331,7 @@ class Module(pl.LightningModule):
         return F.cross_entropy(self.network(x[mine]), y[mine])
 
     def configure_optimizers(self):
-        return optimizer("lesamplus", self.network, perturbation=sys.argv[2])
+        return optimizer(sys.argv[3], self.network, perturbation=sys.argv[2])
 
 
 if __name__ == "__main__":
@@ -255,12 +349,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("perturbation", ["global", "local"])
-def test_two_processes(perturbation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("perturbation", "name"), [("global", "lesamplus"), ("local", "lesamplus"), ("local", "gsam"), ("local", "msam")]
+)
+def test_two_processes(perturbation: str, name: str, tmp_path: Path) -> None:
     """Global: one process with the whole batch. Local: one with twice as many micro-batches, one of each worker's."""
-    run_script(TWO_PROCESSES, tmp_path / "state.pt", perturbation)
+    run_script(TWO_PROCESSES, tmp_path / "state.pt", perturbation, name)
     plain = network(dropout=0.0, batchnorm=False)
-    opt = optimizer("lesamplus", plain, perturbation=perturbation, max_norm=0.5)
+    opt = optimizer(name, plain, perturbation=perturbation, max_norm=0.5)
     if perturbation == "global":
         train(opt, plain, windows(data(6, size=8), 2))
     else:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lesam
 from lesam.integrations.transformers import SharpnessAwareTrainer
 
-from .problems import METHODS, assert_resumes, assert_same, windows
+from .problems import METHODS, assert_resumes, assert_same, muon_and_adamw, windows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = {
@@ -288,3 +289,125 @@ def test_what_is_refused(tmp_path: Path) -> None:
     opt = lesam.SAM(torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="not both"):
         SharpnessAwareTrainer(model=model, args=args, sharpness="sam", optimizers=(opt, None))
+
+
+def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """Ignores the number of items, as most functions do that people write."""
+    return nn.functional.cross_entropy(outputs.logits, labels)
+
+
+def loss_over_items(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    return nn.functional.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
+
+
+@pytest.mark.parametrize("perturbation", ["global", "local"])
+@pytest.mark.parametrize("function", [mean_loss, loss_over_items])
+def test_a_loss_function_that_ignores_the_number_of_items(function: Any, perturbation: str, tmp_path: Path) -> None:
+    """Either way the step, and what is logged, is the mean over micro-batches; evaluation is left alone."""
+    samples, model, reference = text(8), bert(), bert()
+    args = arguments(tmp_path, gradient_accumulation_steps=2, logging_steps=1)
+    trainer = InOrder(
+        model=model, args=args, train_dataset=samples, compute_loss_func=function,
+        sharpness="lesamplus", sharpness_options={**METHODS["lesamplus"], "perturbation": perturbation},
+    )  # fmt: skip
+    trainer.train()
+    plain(reference, samples, "lesamplus", k=2, perturbation=perturbation)
+    assert_same(model, reference, **tolerance("bert"))
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    assert losses == pytest.approx([1.1] * len(losses), abs=0.3)
+    trainer.train()  # asks no more
+    if function is mean_loss:
+        evaluated = trainer.evaluate(samples[:2])["eval_loss"]
+        model.eval()
+        batch = collate(samples[:2])
+        assert evaluated == pytest.approx(float(model(**batch).loss), rel=1e-4)
+
+
+def test_a_loss_whose_author_says_what_it_is(tmp_path: Path) -> None:
+    """``loss_is_scaled_for_ga`` is believed: no forward passes to find out."""
+
+    class Counted(InOrder):
+        loss_is_scaled_for_ga = False
+        calls = 0
+
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return super().compute_loss(*args, **kwargs)
+
+    model, reference, samples = bert(), bert(), text(4)
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    options = {"sharpness": "lesamplus", "sharpness_options": METHODS["lesamplus"]}
+    trainer = Counted(model=model, args=args, train_dataset=samples, compute_loss_func=mean_loss, **options)
+    trainer.train()
+    assert trainer.calls == 4
+    plain(reference, samples, "lesamplus", k=2)
+    assert_same(model, reference, **tolerance("bert"))
+
+
+class LooksBetweenMicroBatches(transformers.TrainerCallback):
+    """Evaluates and saves in the middle of a step."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.seen: list[dict[str, Tensor]] = []
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seen.append({name: value.clone() for name, value in self.trainer.model.state_dict().items()})
+        self.trainer.save_model(f"{args.output_dir}/between-{state.global_step}")
+        self.trainer._save_checkpoint(self.trainer.model, trial=None)
+        self.trainer.evaluate(self.trainer.train_dataset[:2])
+
+
+@pytest.mark.parametrize("perturbation", ["global", "local"])
+@pytest.mark.parametrize("name", ["lesamplus", "msam", "s2sam"])
+def test_callbacks_between_micro_batches_see_the_last_step(name: str, perturbation: str, tmp_path: Path) -> None:
+    model, reference, samples = bert(dropout=0.0), bert(dropout=0.0), text(12)
+    options = {**METHODS[name], "perturbation": perturbation}
+
+    def optimizer(model: nn.Module) -> lesam.SharpnessAware:
+        return lesam.METHODS[name](torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model, **options)
+
+    looks = LooksBetweenMicroBatches()
+    args = arguments(tmp_path, gradient_accumulation_steps=3, lr_scheduler_type="constant", save_only_model=False)
+    trainer = InOrder(model=model, args=args, train_dataset=samples, optimizers=(optimizer(model), None))
+    looks.trainer = trainer
+    trainer.add_callback(looks)
+    trainer.train()
+
+    opt, steps = optimizer(reference), []
+    reference.train()
+    for window in windows([collate(samples[i : i + 2]) for i in range(0, 12, 2)], 3):  # type: ignore[arg-type]
+        steps += [{name: value.clone() for name, value in reference.state_dict().items()}] * 2
+        local = perturbation == "local"
+        opt.step([_closure(opt, reference, batch, [batch] if local else window) for batch in window])
+    assert len(looks.seen) == len(steps) == 4
+    for seen, expected in zip(looks.seen, steps, strict=True):
+        torch.testing.assert_close(seen, expected, rtol=1e-6, atol=1e-9)
+    for number in (0, 1):
+        saved = load_file(tmp_path / f"between-{number}" / "model.safetensors")
+        torch.testing.assert_close(saved, {key: steps[2 * number][key] for key in saved}, rtol=1e-6, atol=1e-9)
+        checkpoint = torch.load(tmp_path / f"checkpoint-{number}" / "optimizer.pt")
+        assert checkpoint["param_groups"][0]["lesam_step"] == number
+    assert_same(model, reference, rtol=1e-6, atol=1e-9)
+
+
+def test_several_bases(tmp_path: Path) -> None:
+    """Muon for matrices, AdamW for the rest: one perturbation, with accumulation, a schedule and a resumed run."""
+
+    def run(model: nn.Module, part: str, begin: Any) -> None:
+        settings = {"gradient_accumulation_steps": 2}
+        resumable(tmp_path, text(16), settings, optimizers=(muon_and_adamw("lesamplus", model), None))(
+            model, part, begin
+        )
+
+    assert_resumes(lambda: bert(dropout=0.0), run)
+    model, reference, samples = bert(dropout=0.0), bert(dropout=0.0), text(8)
+    args = arguments(tmp_path, gradient_accumulation_steps=2, lr_scheduler_type="constant")
+    InOrder(
+        model=model, args=args, train_dataset=samples, optimizers=(muon_and_adamw("lesamplus", model), None)
+    ).train()
+    opt = muon_and_adamw("lesamplus", reference)
+    reference.train()
+    for window in windows([collate(samples[i : i + 2]) for i in range(0, 8, 2)], 2):  # type: ignore[arg-type]
+        opt.step([_closure(opt, reference, batch, window) for batch in window])
+    assert_same(model, reference, rtol=1e-5, atol=1e-7)
