@@ -144,7 +144,8 @@ class State(MutableMapping[Any, Any]):
             self.memory.load(parameter, _own(entries))
 
     def __delitem__(self, parameter: Any) -> None:
-        del self.base_of(parameter).state[parameter]
+        self.base_of(parameter).state.pop(parameter, None)
+        self.memory.drop(parameter)
 
     def __iter__(self) -> Iterator[Any]:
         theirs = (parameter for base in self.bases.all for parameter in base.state)

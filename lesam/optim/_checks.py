@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ._bases import Bases
 from ._leftovers import Leftover
@@ -70,6 +71,15 @@ def not_accumulated_by_accelerate() -> None:
             )
 
 
+def initialised(parameters: Iterable[Tensor]) -> None:
+    """Refuse parameters that have no shape or no values yet."""
+    if any(is_lazy(p) or p.is_meta for p in parameters):
+        raise RuntimeError(
+            "some parameters have no values yet (lazy modules, the meta device): run one forward, or move the model to "
+            "its device, before the first step"
+        )
+
+
 def dense_gradients(parameters: Iterable[Tensor]) -> None:
     """Refuse gradients without a dense layout."""
     for parameter in parameters:
@@ -97,6 +107,27 @@ def cleared(leftover: Leftover) -> None:
         )
 
 
+def same_between_passes(loop: Loop) -> None:
+    """Put back a first gradient that was cleared after clean(), and refuse one that was changed.
+
+    Other packages clear between the passes; here the second pass needs the first gradient and clears by itself.
+    """
+    step = loop.step
+    if [id(p) for p in loop.trainable()] != [id(p) for p in step.trainable]:
+        raise RuntimeError(
+            "parameters were added, frozen or unfrozen between clean() and perturbed(): do so between steps"
+        )
+    if any(grad._version != noted for grad, noted in step.first.values()):
+        raise RuntimeError(
+            "the first gradient was changed between clean() and perturbed() (clipped, unscaled, zeroed in place, or "
+            "added to by a further backward), and the perturbation with it. Clip with max_norm=; give a scaler to "
+            "clean() and perturbed(), which unscale by themselves; accumulate inside clean()"
+        )
+    for parameter in step.trainable:
+        parameter.grad = step.first[parameter][0] if parameter in step.first else None
+    step.first = {}
+
+
 def no_sample_choice(loop: Loop) -> None:
     """Refuse passes that cannot choose their samples."""
     samples = loop.parts.samples
@@ -115,7 +146,7 @@ def bare_pass(loop: Loop) -> None:
             "opt.step() after each pair (or, for several local pairs, clean() in each)"
         )
     used_up = loop.history.used_up
-    if used_up is not None and used_up.added_to():
+    if used_up is not None and used_up.added_to(loop.trainable()):
         raise RuntimeError(
             "the gradients of the last step are still there: call opt.zero_grad() before the first pass, or run it "
             "inside `with opt.clean():`, which does that"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -68,6 +67,18 @@ class Parts:
         return self.radius.needs_slope or self.metric.needs_gradient
 
 
+@dataclass(frozen=True)
+class Reached:
+    """How far a climb went: worked out when somebody asks."""
+
+    rho: Tensor | float
+    length: Tensor
+    skip: Tensor
+
+    def __call__(self) -> Tensor:
+        return torch.where((self.length > 0) & (self.skip == 0), self.rho, 0.0)
+
+
 class Climb(NamedTuple):
     """A perturbation about to be made: ``w <- w + coefficient * u``, unless ``skip`` is 1."""
 
@@ -76,7 +87,7 @@ class Climb(NamedTuple):
     skip: Tensor
     downhill: bool  # u is what the base descends along, not a gradient
     slope: Tensor | None
-    rho: Callable[[], Tensor]
+    rho: Reached
     sigma: float
     capped: Tensor | float
 
@@ -119,7 +130,7 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
         skip=skip,  # and none to be trusted at a non-finite one
         downhill=way.downhill,
         slope=slope,
-        rho=lambda: torch.where((length > 0) & (skip == 0), rho, 0.0),
+        rho=Reached(rho, length, skip),
         sigma=sigma,
         capped=capped,
     )

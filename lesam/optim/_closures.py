@@ -77,6 +77,7 @@ def call(loop: Loop, closures: list[Closure]) -> Any:
             last = number + 1 == len(closures)  # only the last backward of a pass need communicate
             quiet = not last and may_wait(loop.model, loop.history.fresh)
             if number > 0:
+                _checks.dense_gradients(gradients.parameters)
                 gradients.settle()
                 gradients.wait()
             with unsynchronised(loop.model) if quiet else nullcontext(), torch.enable_grad():
@@ -101,10 +102,10 @@ def call_for_hooks(loop: Loop, closures: list[Closure]) -> Any:
 
 
 def mean(losses: Sequence[Any]) -> Any:
-    """The mean of the losses of micro-batches; None if they return none."""
+    """The mean of the losses of micro-batches; None if they return anything else."""
     if len(losses) == 1:
         return losses[0]
-    if any(loss is None for loss in losses):
+    if not all(isinstance(loss, Tensor | int | float) for loss in losses):
         return None
     return sum(losses[1:], start=losses[0]) / len(losses)
 

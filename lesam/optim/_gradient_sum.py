@@ -8,11 +8,13 @@ backward changes the gradient, and :class:`Watch` sees it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ._kinds import local
@@ -43,20 +45,39 @@ _ALONE = _holders(torch.empty(0, device="cpu"))
 
 
 def held(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-    """The gradients, out of the ``.grad`` fields and safe from the next backward."""
+    """The gradients, out of the ``.grad`` fields and safe from the next backward and from the user's code.
+
+    A gradient that somebody else may write to again is copied: one whose memory, or the tensor itself, others hold.
+    """
     taken: dict[Tensor, Tensor] = {}
     for parameter in parameters:
         grad = parameter.grad
         if grad is not None:
-            taken[parameter] = grad if owns_memory(grad) else grad.clone(memory_format=torch.preserve_format)
+            known_elsewhere = sys.getrefcount(grad) > _REFERENCES
+            grad = grad.detach() if grad.requires_grad else grad
+            grad = grad.resolve_conj() if grad.is_conj() else grad
+            if known_elsewhere or not owns_memory(grad):
+                grad = grad.clone(memory_format=torch.preserve_format)
+            taken[parameter] = grad
             parameter.grad = None
     return taken
+
+
+def _references_of_a_gradient() -> int:
+    parameter = torch.nn.Parameter(torch.zeros(1, device="cpu"))
+    parameter.grad = torch.zeros(1, device="cpu")
+    grad = parameter.grad
+    return sys.getrefcount(grad)
+
+
+_REFERENCES = _references_of_a_gradient()
 
 
 @torch.no_grad()
 def own_norm(grads: Sequence[Tensor]) -> Tensor | None:
     """The norm of what this process holds of some gradients: a look at the values that asks no other process."""
-    norms = [torch.linalg.vector_norm(local(grad).float()) for grad in grads if grad.layout is torch.strided]
+    dense = [grad.resolve_conj() for grad in grads if grad.layout is torch.strided]
+    norms = [torch.linalg.vector_norm(local(grad).float()) for grad in dense]
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])) if norms else None
 
 
@@ -105,23 +126,39 @@ class GradientSum:
 
     def wait(self) -> None:
         """Empty the ``.grad`` fields: what is in them waits to be added to."""
+        if self.watch is not None:
+            self.watch.forget()
         self.waiting = held(self.parameters)
         self.folded.clear()
-        self._hooks += [before_accumulation(self.memory, p, partial(self._fold, p)) for p in self.waiting]
+        for parameter in self.waiting:
+            if not self._hooked_by_others(parameter):
+                self._hooks.append(before_accumulation(self.memory, parameter, partial(self._fold, parameter)))
+
+    def _hooked_by_others(self, parameter: Tensor) -> bool:
+        """Whether a hook of the user's is to see the closure's own gradient, and may change it."""
+        hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        # Several workers reduce what is in .grad, so there the sum has to be in it.
+        return len(hooks) > (self.watch is not None) and not dist.is_initialized()
 
     def _fold(self, parameter: Tensor, grads: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-        waiting = self.waiting.pop(parameter, None)
-        if waiting is None:  # a further backward of the same closure: autograd adds it to ``.grad`` as usual
-            self.lost |= parameter in self.folded and (self.watch is None or self.watch.touched(parameter))
+        if grads[0] is None or parameter not in self.waiting:
+            # A further backward of the same closure: autograd adds it to ``.grad`` as usual.
+            gone = parameter.grad is None or (self.watch is not None and self.watch.touched(parameter))
+            self.lost |= parameter in self.folded and gone
             return None
+        if grads[0].requires_grad:
+            raise RuntimeError(
+                "backward(create_graph=True) in a pass whose gradients are added to others would differentiate the "
+                "sum: use torch.autograd.grad(loss, parameters, create_graph=True) for a penalty on the gradient"
+            )
         self.folded.add(parameter)
         with torch.no_grad():
-            return (waiting.add_(grads[0]),)
+            return (self.waiting.pop(parameter).add_(grads[0]),)
 
     def settle(self) -> bool:
         """Leave the sum in the ``.grad`` fields; returns whether all of it was folded in as gradients arrived."""
-        self.close()
         late, self.waiting = self.waiting, {}
+        self.close()
         for parameter, waiting in late.items():
             if parameter.grad is None:
                 parameter.grad = waiting
@@ -133,6 +170,7 @@ class GradientSum:
 
     def close(self) -> None:
         """Stop adding."""
+        self.waiting = {}
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -149,11 +187,15 @@ class Watch:
         self.parameters, self.look = list(parameters), look
         self._noted: dict[Tensor, tuple[Tensor, int]] = {}
         self._norm: Tensor | None = None
-        self._rounds = 0
-        self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in self.parameters]  # type: ignore[no-untyped-call]
+        self._rounds, self._task = 0, -1
+        self._hooks: list[Any] = []
+        for p in self.parameters:
+            self._hooks.append(p.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
 
     def _arrived(self, _: Tensor) -> None:
-        if self._rounds == 0:
+        task = torch._C._current_graph_task_id()
+        if self._rounds == 0 or task != self._task:  # the latter: a backward before it has failed
+            self._task = task
             self._queue(3)
 
     def _queue(self, rounds: int) -> None:
@@ -179,8 +221,15 @@ class Watch:
 
     def touched(self, parameter: Tensor) -> bool:
         """Whether the gradient of ``parameter`` is not what the last backward left."""
-        grad, noted = self._noted.get(parameter, (None, 0))
-        return parameter.grad is not grad or (grad is not None and grad._version != noted)
+        if parameter not in self._noted:
+            return False  # nothing is known yet: it arrives twice in one backward
+        grad, noted = self._noted[parameter]
+        return parameter.grad is not grad or grad._version != noted
+
+    def forget(self) -> None:
+        """Hold no gradient any more."""
+        self._noted.clear()
+        self._norm = None
 
     def written(self) -> bool:
         """Whether a gradient was changed in place (clipped, zeroed, unscaled)."""
@@ -199,7 +248,7 @@ class Watch:
         """Stop watching."""
         while self._hooks:
             self._hooks.pop().remove()
-        self._noted.clear()
+        self.forget()
 
 
 class PassGradients:
@@ -219,10 +268,10 @@ class PassGradients:
 
     def wait(self) -> None:
         """What is in the ``.grad`` fields is to be added to by the coming backward."""
-        self.sum.wait()
-        if self.sum.waiting and self.watch is None:
+        if self.watch is None and any(p.grad is not None for p in self.parameters):
             self.watch = Watch(self.parameters, self.look)
         self.sum.watch = self.watch
+        self.sum.wait()
 
     def settle(self) -> bool:
         """The sum in the ``.grad`` fields; returns whether all of it was added as gradients arrived."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ._gradient_sum import before_accumulation, clear, own_norm, owns_memory
@@ -43,12 +42,16 @@ class Leftover:
         moved = grad is not None and grad is not self.zeros and not owns_memory(grad)
         return (grad is self.zeros or moved) and self.zeros._version == self.version
 
+    def settle(self) -> None:
+        """Take the zeros away again, if nothing was added to them."""
+        if self.probe is not None and not self._arrived and not _sharded(self.probe) and self._in_place():
+            self._kept, self.probe.grad = True, None
+
     def was_added_to(self) -> bool:
         """Whether the pass did not clear what was there, and it was not zero (asked only then: it waits for it)."""
         if self.probe is None:
             return False
-        sharded = hasattr(self.probe, "device_mesh")  # whose gradients arrive at no hook, and leave the version alone
-        kept = self._in_place() if sharded else self._kept
+        kept = self._in_place() if _sharded(self.probe) else self._kept
         return kept and (self.norm is None or float(self.norm) != 0.0)
 
     def close(self) -> None:
@@ -57,44 +60,57 @@ class Leftover:
             self._hook.remove()
 
 
-class UsedUp:
-    """Remembers which gradient the last step used up, to tell it from a new one."""
+def _sharded(parameter: Tensor) -> bool:
+    """Whether gradients arrive at no hook, and leave the version alone (FSDP2)."""
+    return hasattr(parameter, "device_mesh")
 
-    def __init__(self, memory: Memory, parameters: Iterable[Tensor]) -> None:
-        self.parameter = next((p for p in parameters if p.grad is not None), None)
-        grad = None if self.parameter is None else self.parameter.grad
-        self._grad = None if grad is None else weakref.ref(grad)
-        self._version = 0 if grad is None else grad._version
+
+class UsedUp:
+    """Knows the gradients that the last step used up from new ones.
+
+    Each bears a mark with its version: one that is written to, or another tensor, is not the used-up one any more.
+    """
+
+    MARK = "_lesam_used_up"
+
+    def __init__(self, memory: Memory, parameters: Iterable[Tensor], zeros: bool = False) -> None:
+        self.zeros = zeros  # cleared in place: nothing to be added to by mistake
         self._arrived = self._added_to = False
         self._hook: Any = None
-        if self.parameter is not None and dist.is_initialized():
-            # Reducers write gradients too, so there only the arrival of the next one tells what it is added to.
-            self._hook = before_accumulation(memory, self.parameter, _weakly(self._arriving))
+        probe = None
+        for parameter in parameters:
+            if parameter.grad is not None:
+                setattr(parameter.grad, self.MARK, parameter.grad._version)
+                probe = parameter if probe is None else probe
+        if probe is not None and not zeros:
+            # Only the arrival of the next gradient tells what it is added to.
+            self._hook = before_accumulation(memory, probe, _weakly(self._arriving, probe))
 
-    def _arriving(self, _: tuple[Tensor, ...]) -> None:
-        grad = None if self.parameter is None else self.parameter.grad
+    def _arriving(self, parameter: Tensor) -> None:
+        grad = parameter.grad
         if not self._arrived and grad is not None:
             # The parts of a bucket share one version, and move with it: only a look at the values tells.
-            self._added_to = self.unchanged() if owns_memory(grad) else bool((grad != 0).any())
+            self._added_to = self._age(parameter) == 0 if owns_memory(grad) else bool((grad != 0).any())
         self._arrived = True
 
-    def _there(self) -> Tensor | None:
-        grad = None if self.parameter is None else self.parameter.grad
-        return grad if grad is not None and self._grad is not None and grad is self._grad() else None
+    def _age(self, parameter: Tensor) -> int | None:
+        """How often the used-up gradient of ``parameter`` was written to since; None if it is another one."""
+        mark = getattr(parameter.grad, self.MARK, None)
+        return None if mark is None or parameter.grad is None else parameter.grad._version - mark
 
-    def unchanged(self) -> bool:
-        """Whether ``.grad`` is the used-up tensor, as the step left it."""
-        grad = self._there()
-        return grad is not None and grad._version == self._version
+    def unchanged(self, parameters: Iterable[Tensor]) -> bool:
+        """Whether all that is in ``.grad`` is used up, as the step left it."""
+        return all(self._age(p) == 0 for p in parameters if p.grad is not None)
 
-    def added_to(self) -> bool:
-        """Whether ``.grad`` is the used-up tensor, untouched or with one backward added to it."""
-        grad = self._there()
-        return self._added_to or (grad is not None and grad._version - self._version <= 1)
+    def added_to(self, parameters: Iterable[Tensor]) -> bool:
+        """Whether a used-up gradient is still there, untouched or with a backward added to it."""
+        if self.zeros:
+            return False
+        owned = [p for p in parameters if p.grad is not None and owns_memory(p.grad)]
+        return self._added_to or any(self._age(p) in (0, 1) for p in owned)
 
     def forget(self) -> None:
-        """Stop watching; nothing is there any more."""
-        self.parameter = None
+        """Stop watching."""
         if self._hook is not None:
             self._hook.remove()
 
@@ -102,13 +118,13 @@ class UsedUp:
         self.forget()
 
 
-def _weakly(method: Any) -> Any:
+def _weakly(method: Any, parameter: Tensor) -> Any:
     """A hook that does not keep its object alive."""
     reference = weakref.WeakMethod(method)
 
-    def hook(grads: tuple[Tensor, ...]) -> None:
+    def hook(_: tuple[Tensor, ...]) -> None:
         alive = reference()
         if alive is not None:
-            alive(grads)
+            alive(parameter)
 
     return hook

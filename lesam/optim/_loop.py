@@ -57,13 +57,19 @@ class Loop:
     memory: Memory = field(default_factory=Memory)
     step: Step = field(default_factory=Step)
     history: History = field(default_factory=History)
+    _asked: tuple[int, bool] = (-1, True)  # the step that `when` was last asked for, and its answer
 
     # ------------------------------------------------------------------ who takes part
 
     @property
     def due(self) -> bool:
         """Whether the coming step is a sharpness-aware one."""
-        return self.when is None or bool(self.when(self.bases.steps))
+        if self.when is None:
+            return True
+        number = self.bases.steps
+        if self._asked[0] != number:  # once a step: a predicate may draw random numbers
+            self._asked = number, bool(self.when(number))
+        return self._asked[1]
 
     def trainable(self) -> list[Tensor]:
         """Parameters that can have a gradient."""
@@ -81,6 +87,7 @@ class Loop:
         self.bases.refuse_evaluating()
         if self.history.fresh:
             refuse_flattened(trainable, self.model)
+            _checks.initialised(trainable)
         self.memory.prepare(trainable, perturbable)
         return self.memory.space("perturbable", perturbable)
 
@@ -99,7 +106,7 @@ class Loop:
         else:
             self.abandon()  # a step that was never taken
             step = self._new_step()
-            if self.history.used_up is not None and self.history.used_up.unchanged():
+            if self.history.used_up is not None and self.history.used_up.unchanged(step.trainable):
                 clear(self.bases.parameters())
         step.scale = LossScale(scaler)
         return step
@@ -136,11 +143,13 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.CLEAN
                 yield
+                leftover.settle()
+                _checks.cleared(leftover)
                 _checks.some_gradient(step.trainable, "first pass")
                 _checks.dense_gradients(step.trainable)
-                _checks.cleared(leftover)
                 gradients.settle()
             self._divide(count)
+            step.first = {p: (p.grad, p.grad._version) for p in step.trainable if p.grad is not None}
         step.phase = Phase.CLEANED
 
     def _gradients(self, around: ExitStack, step: Step, exact: bool) -> PassGradients:
@@ -214,9 +223,10 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.PERTURBED
                 yield
+                leftover.settle()
+                _checks.cleared(leftover)
                 _checks.some_gradient(step.trainable, "second pass")
                 _checks.dense_gradients(step.trainable)
-                _checks.cleared(leftover)
                 with torch.no_grad():
                     folded = gradients.settle()
                 if not folded and self.local:
@@ -234,6 +244,7 @@ class Loop:
         if step.phase is Phase.CLEANED:
             if step.scale != LossScale(scaler):
                 raise RuntimeError("clean() and perturbed() must be given the same scaler, and scaler.step(opt) called")
+            _checks.same_between_passes(self)
             return step
         if not two:
             return self._open("perturbed()", scaler)
@@ -261,9 +272,15 @@ class Loop:
     @torch.no_grad()
     def restore(self, space: Space) -> None:
         """The weights of ``space`` as they were before the pass."""
-        space.copy_(space.weights(), self.memory.scratch("backup").vector(space))
-        self.step.moved = None
-        torch.clear_autocast_cache()
+        backup = self.memory.scratch("backup").vector(space)
+        try:
+            space.copy_(space.weights(), backup)
+        except BaseException:  # a second Ctrl-C
+            space.copy_(space.weights(), backup)
+            raise
+        finally:
+            self.step.moved = None
+            torch.clear_autocast_cache()
 
     # ------------------------------------------------------------------ a * g_hat + b * g
 
@@ -308,8 +325,9 @@ class Loop:
                 norm = space.norm(space.gradients())
                 space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
             self.bases.step(loss)
-            torch.clear_autocast_cache()
-        step.undo.pop_all()
+            step.undo.pop_all()
+            self.step = Step()
+        torch.clear_autocast_cache()
         self.memory.commit()
         self.bases.set_steps(step.number + 1)
         cost = step.cost / step.pairs + step.refresh_cost
@@ -317,10 +335,16 @@ class Loop:
             last=Last({**step.seen, "cost": cost}, like=space.like),
             fresh=False,
             used_up=UsedUp(self.memory, space.parameters),
-            with_gradient=space.parameters,
+            with_gradient=self._always_with_gradient(space.parameters),
         )
-        self.step = Step()
         return True
+
+    def _always_with_gradient(self, now: list[Tensor]) -> list[Tensor]:
+        """Parameters that had a gradient in every step so far."""
+        if self.history.with_gradient is None:
+            return now
+        before = {id(p) for p in self.history.with_gradient}
+        return [p for p in now if id(p) in before]
 
     def abandon(self) -> None:
         """None of the step: whatever it has done to the model and the memory is undone."""

@@ -152,6 +152,12 @@ class Memory:
             if bool(entries.get(name + KNOWN, 1.0)):
                 self._known.setdefault(name, set()).add(parameter)
 
+    def drop(self, parameter: Tensor) -> None:
+        """Forget everything about one parameter."""
+        for name, kept in self.kept.items():
+            kept.pop(parameter, None)
+            self._known.get(name, set()).discard(parameter)
+
     def forget(self) -> None:
         """Drop everything remembered, as before loading a checkpoint."""
         self.kept.clear()

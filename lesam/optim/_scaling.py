@@ -53,6 +53,16 @@ class LossScale:
             )
 
 
+def refuse_unscaled(scaler: Any, optimizer: object) -> None:
+    """Refuse a first gradient that the scaler has unscaled already: it would not unscale the combined one again."""
+    states = getattr(scaler, "_per_optimizer_states", None) or {}
+    if "UNSCALED" in str(dict(states).get(id(optimizer), {}).get("stage", "")):
+        raise RuntimeError(
+            "scaler.unscale_(opt) was called between the passes, and unscales once a step: the passes unscale by "
+            "themselves. Call it after perturbed(), where .grad holds the combined gradient, or clip with max_norm="
+        )
+
+
 def poison(space: Space, skip: Tensor) -> None:
     """Let the scaler find an overflow of pass one, whatever pass two made of it."""
     first = next(tensor for tensors in space.gradients() for tensor in tensors if tensor.numel() > 0)

@@ -25,7 +25,7 @@ from ._radii import Fixed, Radius
 from ._refresh import refresh
 from ._replay import generators_of
 from ._savers import RandomSubset, TopSamples
-from ._scaling import tell_of_skip
+from ._scaling import refuse_unscaled, tell_of_skip
 from ._step import SETTLED, Phase
 from ._workers import refuse_flattened
 from .schedules import Predicate, plain
@@ -175,6 +175,8 @@ class SharpnessAware(torch.optim.Optimizer):
     @state.setter
     def state(self, state: Any) -> None:
         self.base.state = state
+        if not state:
+            self._loop.memory.forget()
 
     @property
     def last(self) -> Last:
@@ -273,6 +275,7 @@ class SharpnessAware(torch.optim.Optimizer):
             scaler: A ``torch.amp.GradScaler``, if the loss is scaled; then step with ``scaler.step(opt)``.
         """
         _checks.no_sample_choice(self._loop)
+        refuse_unscaled(scaler, self)
         return self._loop.second_pass(scaler)
 
     def refresh(self, closure: Closure | Sequence[Closure]) -> None:
@@ -290,7 +293,7 @@ class SharpnessAware(torch.optim.Optimizer):
         for base in self.bases:
             base.zero_grad(set_to_none=set_to_none)
         if loop.step.phase is Phase.IDLE and not set_to_none:
-            loop.history.used_up = UsedUp(loop.memory, loop.trainable())  # zeros, which the next pass may drop
+            loop.history.used_up = UsedUp(loop.memory, loop.trainable(), zeros=True)  # which the next pass may drop
 
     def __getattr__(self, name: str) -> Any:
         """``train()`` and ``eval()``, exactly where a base has them (schedule-free optimizers)."""

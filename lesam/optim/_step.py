@@ -62,6 +62,7 @@ class Step:
     random: RandomState | None = None  # before pass one
     buffers: Buffers | None = None  # before pass one
     gradients: PassGradients | None = None  # of the pass under way
+    first: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)  # the gradient of pass one, with its version
     moved: Space | None = None  # where the weights are perturbed just now, and the backup holds those of the last step
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
     mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
@@ -90,7 +91,7 @@ class History:
     last: Last = field(default_factory=lambda: Last({}))
     fresh: bool = True  # no pass was made yet: looking at values, which waits for the device, is allowed once
     used_up: UsedUp | None = None  # the gradient the last step stepped with
-    with_gradient: list[Tensor] = field(default_factory=list)  # parameters that had one in the last step
+    with_gradient: list[Tensor] | None = None  # parameters that had one in every step so far
 
 
 _REMEDY = {
@@ -110,11 +111,11 @@ def one_pass_at_a_time(loop: Loop) -> Iterator[None]:
     """Refuse a backward inside that serves two optimizers in passes of their own: each would spend its whole budget."""
     passes: list[Loop] = _open_passes.__dict__.setdefault("loops", [])
     others = [(p, p.grad) for other in passes for p in other.trainable()]
-    passes.append(loop)
     try:
+        passes.append(loop)
         yield
     finally:
-        passes.remove(loop)
+        passes[:] = [one for one in passes if one is not loop]
     if any(p.grad is not grad for p, grad in others):
         raise RuntimeError(
             "two sharpness-aware optimizers were in a pass of the same backward: each perturbs by its own norm, and "

@@ -38,11 +38,11 @@ def may_truncate(parts: Parts, model: nn.Module | None, local: bool, count: int)
     return alone and not needed and not compiled(model)
 
 
-def unneeded(perturbable: Sequence[Tensor], chosen: set[int], had_gradient: Sequence[Tensor]) -> list[Tensor]:
+def unneeded(perturbable: Sequence[Tensor], chosen: set[int], had_gradient: Sequence[Tensor] | None) -> list[Tensor]:
     """Tensors not in ``chosen`` (by id).
 
-    One that had a gradient in the last step always stays, so that the loss has something to be differentiated by; so
-    nothing is left out before a first step has shown which have one.
+    One that had a gradient in every step so far always stays, so that the loss has something to be differentiated by;
+    so nothing is left out before a first step has shown which have one.
     """
     if not had_gradient:
         return []
