@@ -87,9 +87,11 @@ class SharpnessAwareTrainer(transformers.Trainer):
     # ------------------------------------------------------------------ the passes
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; a step that is under way when training ends is dropped."""
+        """Train; a step that is under way when training ends is dropped. A schedule-free base is evaluated then."""
         try:
-            return super().train(*args, **kwargs)
+            outcome = super().train(*args, **kwargs)
+            evaluate(_unwrapped(self.optimizer))
+            return outcome
         finally:
             if self._window is not None:
                 self._window.drop()

@@ -47,7 +47,8 @@ def refuse_flattened(parameters: Iterable[Tensor], model: nn.Module | None) -> N
     """Refuse FSDP1: each of its processes sees a shard and takes that shard's norm for the whole gradient's."""
     # By name, since importing torch.distributed.fsdp to test for its class takes seconds.
     kinds = {kind.__name__ for module in (model.modules() if model is not None else ()) for kind in type(module).mro()}
-    if "FullyShardedDataParallel" in kinds or any(getattr(p, "_fsdp_flattened", False) for p in parameters):
+    flattened = [*parameters, *(model.parameters() if model is not None else ())]  # the latter replace the former
+    if "FullyShardedDataParallel" in kinds or any(getattr(p, "_fsdp_flattened", False) for p in flattened):
         raise RuntimeError(
             "the parameters belong to FullyShardedDataParallel (FSDP1), whose processes each see a part of every "
             "gradient as if it were the whole. Shard with FSDP2, torch.distributed.fsdp.fully_shard(model); in "

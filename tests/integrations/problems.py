@@ -89,7 +89,7 @@ def train(opt: Any, model: nn.Module, windows: Sequence[Sequence[Batch]], bf16: 
     losses = []
     for window in windows:
         closures = [closure(opt, model, batch, bf16) for batch in window]
-        losses.append(float(opt.step(closures if len(closures) > 1 else closures[0])))
+        losses.append(float(opt.step(closures if len(closures) > 1 else closures[0]).detach()))
     return losses
 
 

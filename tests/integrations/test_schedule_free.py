@@ -275,6 +275,7 @@ def test_hugging_face_saves_averages_where_nothing_was_evaluated(tmp_path: Path)
     for step, expected in enumerate(wanted, start=1):
         saved = load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors")
         torch.testing.assert_close(saved, expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weights_of(model), wanted[-1], rtol=1e-6, atol=1e-7)
     trainer.save_model(str(tmp_path / "end"))
     torch.testing.assert_close(load_file(tmp_path / "end" / "model.safetensors"), wanted[-1], rtol=1e-6, atol=1e-7)
 
