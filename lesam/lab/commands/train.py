@@ -28,6 +28,9 @@ def train(
     compile: Annotated[bool, Parameter(negative="", help="Compile the model with torch.compile.")] = False,
     track: Annotated[str | None, Parameter(help="Flatness to record on the way, such as lpf,trace,eigenvalue.")] = None,
     track_every: Annotated[int | None, Parameter(help="Epochs between two such measurements.")] = None,
+    again: Annotated[
+        bool, Parameter(negative="", help="Train finished runs anew; old results are kept aside.")
+    ] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="Print the configuration and stop.")] = False,
 ) -> None:
     """Train RECIPE; a run that was stopped resumes, a finished one is left alone.
@@ -64,9 +67,12 @@ def train(
         print(*(to_json(config) for config in configs), sep="", end="")
         return
     # Only now: what needs seconds to import should not delay an error in the arguments.
+    from lesam.lab.training.divergence import RunDivergedError
     from lesam.lab.training.fabric import make_fabric
     from lesam.lab.training.loop import train as train_run
 
     fabric = make_fabric(configs[0].system)
-    for config in configs:
-        train_run(config, runs=runs, fabric=fabric)
+    summaries = [train_run(config, runs=runs, fabric=fabric, again=again) for config in configs]
+    lost = [f"{done['folder']} at step {done['diverged_at']}" for done in summaries if "diverged_at" in done]
+    if lost:
+        raise RunDivergedError(f"{len(lost)} of {len(configs)} runs diverged: {', '.join(lost)}")

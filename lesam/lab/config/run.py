@@ -122,6 +122,8 @@ class RecordConfig:
     """How many of the newest checkpoints stay."""
     keep_epochs: tuple[int, ...] = field(default=(), metadata=NOT_IDENTITY)
     """Checkpoints after these numbers of epochs stay for ever (for flatness, for a late switch)."""
+    stop_diverged: bool = field(default=True, metadata=NOT_IDENTITY)
+    """Stop after an epoch without a finite loss."""
     track: tuple[str, ...] = field(default=(), metadata=NOT_IDENTITY)
     """Flatness to measure while training: some of :data:`TRACKED`."""
     track_every: int = field(default=1, metadata=NOT_IDENTITY)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, no_paper
 from lesam.lab.recipes.recipe import Figure, figure_text
 from lesam.lab.runs.folder import Row, RunFolder
-from lesam.lab.runs.repetitions import settings
+from lesam.lab.runs.repetitions import has_diverged, settings
 from lesam.lab.runs.statistics import Spread
 
 Quantity = Callable[[RunFolder], float | None]
@@ -42,6 +42,9 @@ ACCURACIES: Mapping[str, Quantity] = {
     "Test accuracy of the last epoch (%)": last_test,
     "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
 }
+
+LOST = "†"
+"""Stands behind figures of cells in which a run diverged."""
 
 OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
 
@@ -79,14 +82,19 @@ class Grid:
         spreads = {place: _spreads(found) for place, found in values.items()}
         if self.average is not None:
             spreads |= self._averages(values)
+        lost = {(cell.row, cell.column): _diverged(cell) for cell in cells if _diverged(cell)}
         return Report(
-            tables={quantity: self._table(quantity, spreads) for quantity in self.quantities},
+            tables={quantity: self._table(quantity, spreads, lost) for quantity in self.quantities},
             rows=[
                 *(self._row(cell, values[cell.row, cell.column]) for cell in cells),
                 *(self._average_row(row, cells, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
             ],
             figures=self.draw(request, cells),
-            notes=[*([OVER_SEEDS] if len(request.seeds) > 1 else []), *self.remarks(request, cells)],
+            notes=[
+                *([OVER_SEEDS] if len(request.seeds) > 1 else []),
+                *(f"{LOST} {row}, {column}: {', '.join(runs)} diverged." for (row, column), runs in lost.items()),
+                *self.remarks(request, cells),
+            ],
         )
 
     def _values(self, cell: Cell) -> dict[str, list[float | None]]:
@@ -120,7 +128,12 @@ class Grid:
             "runs": [run.path.name for cell in cells if cell.row == row for run in cell.runs],
         }
 
-    def _table(self, quantity: str, spreads: Mapping[tuple[str, Any], Mapping[str, Spread]]) -> list[list[str]]:
+    def _table(
+        self,
+        quantity: str,
+        spreads: Mapping[tuple[str, Any], Mapping[str, Spread]],
+        lost: Mapping[tuple[str, str], Sequence[str]],
+    ) -> list[list[str]]:
         columns = [column for column in self._headings() if any(place[1] == column for place in spreads)]
         rows = [row for row in self.rows if any(place[0] == row for place in spreads)]
         published = {(row, column): self.paper(row, column, quantity) for row in rows for column in columns}
@@ -130,7 +143,8 @@ class Grid:
             line = [row]
             for column in columns:
                 spread = spreads.get((row, column), {}).get(quantity)
-                line.append("" if spread is None else spread.text(1.0) if "%" in quantity else spread.short())
+                text = "" if spread is None else spread.text(1.0) if "%" in quantity else spread.short()
+                line.append(f"{text} {LOST}" if (row, column) in lost else text)
                 if column in with_paper:
                     line.append(figure_text(published[row, column]))
             table.append(line)
@@ -158,6 +172,10 @@ class Grid:
 def _spreads(values: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
     known = {name: [value for value in found if value is not None] for name, found in values.items()}
     return {name: Spread.of(found) for name, found in known.items() if found}
+
+
+def _diverged(cell: Cell) -> list[str]:
+    return [run.path.name for run in cell.runs if has_diverged(run.summary())]
 
 
 def _summary(run: RunFolder) -> Row:

@@ -66,6 +66,8 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
             if group.config.method == method and name is not None and group.finished:
                 names.add(name)
                 points.append((getattr(group.config.optimizer, name), last_accuracy(group)))
+                if group.diverged:
+                    _cross(axis, *points[-1])
         points.sort(key=lambda point: point[0])
         if points:
             values, spreads = zip(*points, strict=True)
@@ -178,6 +180,13 @@ def _tracked() -> dict[str, str]:
         if measure.tracking is not None
         for name, column in measure.tracking.drawn.items()
     }
+
+
+def _cross(axis: Axes, value: float, spread: Spread) -> None:
+    """A black cross on a point of which runs diverged, named once in the legend."""
+    label = "diverged"
+    known = axis.get_legend_handles_labels()[1]
+    axis.plot([value], [spread.mean * 100], "x", color="black", zorder=5, label="" if label in known else label)
 
 
 def _range_of_radius(axis: Axes, group: Group) -> None:

@@ -42,7 +42,7 @@ def _line(group: Group) -> Line:
     return Line(
         recipe=group.config.recipe,
         scale=group.config.scale,
-        label=group.label,
+        label=group.label + group.mark,
         last=Spread.of([summary["last"]["test_accuracy"] for summary in summaries]),
         best=Spread.of([summary["best_test_selected"]["test_accuracy"] for summary in summaries]),
         train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),

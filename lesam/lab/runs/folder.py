@@ -16,9 +16,11 @@ from typing import Any
 
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import from_json, to_json
-from lesam.lab.files import sync_file, write_atomically
+from lesam.lab.files import sync_file, sync_folder, write_atomically
 
 Row = dict[str, Any]
+EARLIER = "earlier"
+"""Folder inside a run's with what is kept of it from before."""
 
 
 class RunFolder:
@@ -67,6 +69,23 @@ class RunFolder:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
         write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def results(self) -> list[str]:
+        """Names of what training and measuring wrote, without the configuration, the list of starts and old results."""
+        stay = {"config.json", "environment.json", ".lock", EARLIER}
+        return sorted(path.name for path in self.path.iterdir() if path.name not in stay)
+
+    def set_aside(self, names: Sequence[str]) -> Path:
+        """Move files and folders of the run to a new folder ``earlier/N``; the summary first, so none is left over."""
+        number = 1 + max((int(path.name) for path in (self.path / EARLIER).glob("[0-9]*")), default=0)
+        aside = self.path / EARLIER / str(number)
+        aside.mkdir(parents=True)
+        for name in sorted(names, key=lambda name: name != "summary.json"):
+            if (self.path / name).exists():
+                (self.path / name).rename(aside / name)
+        sync_folder(aside)
+        sync_folder(self.path)
+        return aside
 
     def metrics(self) -> list[Row]:
         """One row per epoch."""

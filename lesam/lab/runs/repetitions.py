@@ -26,8 +26,18 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The label, and the place where it needs one."""
-        return f"{self.label}, {self.place}" if self.place else self.label
+        """The label, the place where it needs one, and a mark where runs diverged."""
+        return (f"{self.label}, {self.place}" if self.place else self.label) + self.mark
+
+    @property
+    def diverged(self) -> tuple[RunFolder, ...]:
+        """Those of the runs that ended without a finite loss."""
+        return tuple(run for run in self.runs if has_diverged(run.summary()))
+
+    @property
+    def mark(self) -> str:
+        """How many runs diverged, to be written behind the label; empty where none did."""
+        return f" ({len(self.diverged)} of {len(self.runs)} diverged)" if self.diverged else ""
 
     @property
     def finished(self) -> tuple[RunFolder, ...]:
@@ -38,6 +48,18 @@ class Group:
     def rows(self) -> list[list[Row]]:
         """The epochs of each run."""
         return [run.metrics() for run in self.runs]
+
+
+def has_diverged(summary: Row | None) -> bool:
+    """Whether a finished run ended without a finite loss; summaries without ``diverged_at`` tell by their last row.
+
+    >>> has_diverged({"last": {"train_loss": None, "perturbed_loss": None, "test_loss": None}})
+    True
+    """
+    if summary is None:
+        return False
+    seen = [summary["last"][name] for name in ("train_loss", "perturbed_loss") if name in summary["last"]]
+    return summary.get("diverged_at") is not None or (bool(seen) and all(value is None for value in seen))
 
 
 def group(runs: Iterable[RunFolder]) -> list[Group]:

@@ -55,6 +55,11 @@ class GLMC(Task):
         )
         super().__init__(parts)
 
+    @property
+    def uniform_loss(self) -> float | None:
+        """None: weights of the classes and of the similarity change over training."""
+        return None
+
     def make_objective(self) -> Objective:
         """The cumulative loss of two mixtures."""
         return CumulativeLoss(self.parts)

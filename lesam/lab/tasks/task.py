@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,11 @@ class Task:
     def make_objective(self) -> Objective:
         """The loss of a batch."""
         raise NotImplementedError
+
+    @property
+    def uniform_loss(self) -> float | None:
+        """Loss of a network that gives every class the same probability; None where it is no fixed number."""
+        return math.log(self.parts.splits.classes)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """The training batches of an epoch, from number ``start`` on: tensors, the labels last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.prefix import start_from_relative
 from lesam.lab.tasks import metrics as meter
+from lesam.lab.training.divergence import collapsed, lost_since
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.training.length import Choice, choose, first_pass
@@ -35,6 +36,7 @@ def train(
     runs: Path | str = "runs",
     fabric: Fabric | None = None,
     progress: Reporter | None = None,
+    again: bool = False,
 ) -> Summary:
     """Train a run to its end, from the newest valid checkpoint where there is one.
 
@@ -46,9 +48,10 @@ def train(
         runs: Where run folders are kept.
         fabric: A launched Fabric to share between runs; by default one is made.
         progress: Called as the run advances; by default a bar or plain lines.
+        again: Train a finished run anew; what it had stays in ``earlier/`` of its folder.
 
     Returns:
-        The content of ``summary.json``.
+        The content of ``summary.json``; ``diverged_at`` in it is the first step of those without a finite loss.
 
     Raises:
         RunInterruptedError: The process was asked to stop; a checkpoint was written.
@@ -57,26 +60,31 @@ def train(
     progress = (progress or reporter()) if fabric.is_global_zero else Silent()
     folder = RunFolder.of(config, runs)
     done: Summary | None = fabric.broadcast(folder.summary())
-    if done is not None:
-        progress.message(f"{folder.path} is finished; nothing to do (delete the folder to train it again)")
+    if done is not None and not again:
+        lost = "" if done.get("diverged_at") is None else f" and diverged at step {done['diverged_at']}"
+        progress.message(f"{folder.path} is finished{lost}; nothing to do (--again trains it anew)")
         return done
+    anew = done is not None
     if config.task.two_passes:
-        return _train_twice(config, folder, fabric, progress)
+        return _train_twice(config, folder, fabric, progress, anew=anew)
     # Built before anything is written: missing data or weights, and what the parts refuse, show here.
     session = Session(config, fabric)
     relative = start_from_relative(config, Path(runs)) if fabric.is_global_zero else None
     if relative is not None:
         progress.message(f"{folder.path} begins where {relative.path} was at its switch")
-    with _opened(folder, config, fabric):
+    with _opened(folder, config, fabric, anew=anew):
         return _finish(session, folder, progress)
 
 
-def _train_twice(config: RunConfig, folder: RunFolder, fabric: Fabric, progress: Reporter) -> Summary:
+def _train_twice(
+    config: RunConfig, folder: RunFolder, fabric: Fabric, progress: Reporter, *, anew: bool = False
+) -> Summary:
     """Let a first pass choose the length, and then train for that long."""
     first = first_pass(config)
     inner = RunFolder.of(first, folder.path)
-    session = None if fabric.broadcast(inner.summary()) is not None else Session(first, fabric)
-    with _opened(folder, config, fabric):
+    chosen = fabric.broadcast(inner.summary()) is not None and not anew
+    session = None if chosen else Session(first, fabric)
+    with _opened(folder, config, fabric, anew=anew):
         if session is not None:
             with _opened(inner, first, fabric):
                 _finish(session, inner, progress)
@@ -85,11 +93,13 @@ def _train_twice(config: RunConfig, folder: RunFolder, fabric: Fabric, progress:
 
 
 @contextmanager
-def _opened(folder: RunFolder, config: RunConfig, fabric: Fabric) -> Iterator[None]:
-    """The folder of a run that begins or resumes, locked against other processes."""
+def _opened(folder: RunFolder, config: RunConfig, fabric: Fabric, *, anew: bool = False) -> Iterator[None]:
+    """The folder of a run that begins or resumes, locked against other processes; ``anew`` sets aside what is there."""
     with ExitStack() as stack:
         if fabric.is_global_zero:
             stack.enter_context(folder.lock())
+            if anew:
+                folder.set_aside(folder.results())
             folder.create(config, environment.describe())
         yield
 
@@ -116,6 +126,7 @@ class Run:
     ) -> None:
         """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
         self.choice = choice
+        self._collapse_said = False
         self.session, self.folder, self.progress, self.interrupt = session, folder, progress, interrupt
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
@@ -133,9 +144,16 @@ class Run:
         """Train what is left and write the summary."""
         session = self.session
         self.progress.start(self.config, steps=session.times.steps, done=session.step)
+        row: Mapping[str, Any] | None = None
         while not session.finished:
-            row = self._epoch()
+            previous, row = row, self._epoch()
+            self._say_collapse(row, previous)
             session.end_epoch()
+            if self._lost(row):
+                self.progress.message(
+                    f"no finite loss since step {session.diverged_at}: stopped after epoch {session.epoch}"
+                )
+                break
             due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.record.keep_epochs
             if due or session.finished:
                 self._checkpoint()
@@ -143,7 +161,8 @@ class Run:
         summary = self._summary()
         if self.fabric.is_global_zero:
             self.folder.finish(summary)
-            self.progress.message(f"finished {self.folder.path}: {_result(summary)}")
+            word = "finished" if session.diverged_at is None else f"diverged at step {session.diverged_at}:"
+            self.progress.message(f"{word} {self.folder.path}: {_result(summary)}")
         self.fabric.barrier()
         return summary
 
@@ -186,24 +205,41 @@ class Run:
             **meter.summarise(table, sizes),
             "train_accuracy": correct / count,
         }
-        final = session.step >= session.times.steps
+        first_step = session.epoch * session.times.steps_per_epoch
+        session.diverged_at = lost_since(table, first_step=first_step, before=session.diverged_at)
+        final = session.step >= session.times.steps or self._lost(row)
         if final or (session.epoch + 1) % self.record.evaluate_every == 0:
             row |= session.task.scores()
             if "test_accuracy" in row:  # a pass that chooses a length does not look at the test images
                 if row["test_accuracy"] > session.best["test_accuracy"]:
                     session.best = {"test_accuracy": row["test_accuracy"], "epoch": session.epoch}
                 row["best_test_accuracy"] = session.best["test_accuracy"]
+        if final and session.diverged_at is None and "test_loss" in row and row["test_loss"] is None:
+            session.diverged_at = session.step  # the last step itself ruined the weights
         row |= self.tracker.columns(elapsed=session.elapsed + time.monotonic() - began)
         session.elapsed += time.monotonic() - began
         row |= {"images_per_second": samples / seconds, "seconds": seconds, "elapsed": session.elapsed}
         if self.fabric.is_global_zero:
-            first_step = session.epoch * session.times.steps_per_epoch
             every = self.record.steps_every
             steps = meter.windows(table, sizes, epoch=session.epoch, first_step=first_step, every=every)
             self.folder.append(row, steps)
             for logger in self.loggers:
                 logger.log_metrics({k: v for k, v in row.items() if v is not None}, step=session.step)
         return row
+
+    def _lost(self, row: Mapping[str, Any]) -> bool:
+        """Whether the epoch of a row went by without a finite loss, and the run is to stop for it."""
+        first_step = row["epoch"] * self.session.times.steps_per_epoch
+        since = self.session.diverged_at
+        return self.record.stop_diverged and since is not None and since <= first_step
+
+    def _say_collapse(self, row: Mapping[str, Any], previous: Mapping[str, Any] | None) -> None:
+        if not self._collapse_said and collapsed(row, previous, self.session.task.uniform_loss):
+            self._collapse_said = True
+            self.progress.message(
+                f"collapsed: after epoch {row['epoch'] + 1} the loss is that of the uniform prediction and the radius "
+                f"still grows ({row['rho']:.3g}); a smaller budget or a cap (optimizer.rho_max) prevents it"
+            )
 
     def _checkpoint(self, extra_seconds: float = 0.0) -> None:
         """Write a checkpoint; the rows it relies on reach the disk first."""
@@ -238,6 +274,7 @@ class Run:
             "last": last,
             "best_test_selected": dict(self.session.best),
             "seconds": self.session.elapsed,
+            **({} if self.session.diverged_at is None else {"diverged_at": self.session.diverged_at}),
             **({} if self.choice is None else {"first_pass": asdict(self.choice)}),
         }
 

@@ -73,6 +73,8 @@ class Session:
         self.epoch = self.batch = 0
         self.elapsed = 0.0
         self.best: dict[str, Any] = {"test_accuracy": -1.0, "epoch": -1}
+        self.diverged_at: int | None = None
+        """The step from which on no loss is finite."""
 
     @property
     def step(self) -> int:
@@ -122,6 +124,7 @@ class Session:
             "meter": self._gathered_meter(),
             "elapsed": self.elapsed,
             "best": dict(self.best),
+            "diverged_at": self.diverged_at,
         }
         return weights, state
 
@@ -149,6 +152,7 @@ class Session:
             self.meter.load_state_dict(meters[self.fabric.global_rank])
         self.epoch, self.batch = checkpoint.epoch, checkpoint.batch
         self.elapsed, self.best = state["elapsed"], state["best"]
+        self.diverged_at = state.get("diverged_at")
 
     @property
     def _sharded(self) -> bool:

@@ -17,7 +17,7 @@ OPTIONS = {
     "compare": {"--seeds", "--jobs", "--scale", "--output", "-o"},
     "train": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--runs", "-o", "--switch-at", "--fresh-momentum"),
-        *("--devices", "--nodes", "--accelerator", "--precision", "--strategy", "--compile", "--dry-run"),
+        *("--devices", "--nodes", "--accelerator", "--precision", "--strategy", "--compile", "--dry-run", "--again"),
         *("--track", "--track-every"),
     },
     "flatness": {

@@ -1,0 +1,65 @@
+"""Runs that are lost: losses that are no numbers any more, and networks that answer nothing but "all alike"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lesam.lab.tasks.metrics import Seen
+
+LEVEL = 0.02
+"""How near the loss of the uniform prediction counts as being there, as a share of it."""
+
+
+class RunDivergedError(RuntimeError):
+    """A run came to its end without a finite loss."""
+
+
+def lost_since(table: Tensor, *, first_step: int, before: int | None) -> int | None:
+    """The step from which on no loss is finite, None while the last one is.
+
+    Single steps without a finite loss, as a loss scaler skips them, are forgotten at the next finite one.
+
+    Args:
+        table: What each step of an epoch saw, one row a step.
+        first_step: Number of the epoch's first step.
+        before: The answer at the end of the epoch before.
+
+    Example:
+        >>> nan = float("nan")
+        >>> table = torch.tensor([[1.0, 1.5], [nan, nan], [nan, nan]])
+        >>> lost_since(table, first_step=300, before=None)
+        301
+    """
+    losses = table[:, [Seen._fields.index("loss"), Seen._fields.index("perturbed_loss")]]
+    finite = torch.isfinite(losses).any(1).nonzero()
+    if not len(finite):
+        return first_step if before is None else before
+    last = int(finite.max())
+    return None if last == len(table) - 1 else first_step + last + 1
+
+
+def collapsed(row: Mapping[str, Any], previous: Mapping[str, Any] | None, uniform: float | None) -> bool:
+    """Whether two epochs in a row have the loss of the uniform prediction while the radius grows.
+
+    A loss budget divides by the gradient: where a network predicts the same for every image, gradients vanish, the
+    radius grows and nothing leads back.
+
+    >>> before, now = {"train_loss": 2.31, "rho": 3.0}, {"train_loss": 2.303, "rho": 9.0}
+    >>> collapsed(now, before, uniform=2.3026), collapsed(before, now, uniform=2.3026)
+    (True, False)
+    """
+    if previous is None or uniform is None or row.get("rho") is None or previous.get("rho") is None:
+        return False
+    losses = [_loss(one) for one in (previous, row)]
+    level = all(loss is not None and abs(loss - uniform) <= LEVEL * uniform for loss in losses)
+    return level and bool(row["rho"] > previous["rho"])
+
+
+def _loss(row: Mapping[str, Any]) -> float | None:
+    """At the weights, or at the perturbed ones for methods that see nothing else."""
+    loss: float | None = row.get("train_loss")
+    return row.get("perturbed_loss") if loss is None else loss

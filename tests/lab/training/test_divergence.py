@@ -1,0 +1,122 @@
+"""A run that loses its numbers says so: the step, the summary, the exit status, the tables; and it stops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from lesam.lab import recipes
+from lesam.lab.cli import main
+from lesam.lab.config.text import override
+from lesam.lab.report import plots, tables
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
+from lesam.lab.tasks.metrics import Seen
+from lesam.lab.training.divergence import lost_since
+from lesam.lab.training.loop import train
+from tests.lab.running import BreakOff, Listener, smoke, trained
+
+# Weights become infinite within the first steps.
+LOST = ("optimizer.lr=1e30", "optimizer.weight_decay=0.0", "schedule.epochs=6", "system.accelerator=cpu")
+
+
+def first_lost(folder: RunFolder) -> int:
+    """The first window of one step without a loss, from the rows alone."""
+    return next(row["step"] for row in folder.steps() if row["train_loss"] is None and row["perturbed_loss"] is None)
+
+
+@pytest.mark.parametrize("method", ["sgd", "lesam", "msam"])
+def test_the_step_is_named_and_the_run_stops(method: str, tmp_path: Path) -> None:
+    config = smoke("digits", *LOST, "record.steps_every=1", "record.evaluate_every=6", method=method)
+    listener = Listener()
+    summary = train(config, runs=tmp_path, progress=listener)
+    folder = RunFolder.of(config, tmp_path)
+    assert summary["diverged_at"] == first_lost(folder) > 0
+    losses = [row["perturbed_loss" if method == "msam" else "train_loss"] for row in folder.metrics()]
+    assert len(losses) < 6
+    assert losses[-1] is None
+    assert "test_accuracy" in summary["last"], "a table could not show the run"
+    assert any(f"diverged at step {summary['diverged_at']}" in text for text in listener.messages)
+    assert not any(text.startswith("finished") for text in listener.messages)
+
+
+def test_without_the_stop_all_epochs_are_trained_and_the_step_is_the_same(tmp_path: Path) -> None:
+    early = train(smoke("digits", *LOST), runs=tmp_path / "early", progress=Listener())
+    whole = train(smoke("digits", *LOST, "record.stop_diverged=false"), runs=tmp_path / "whole", progress=Listener())
+    assert whole["last"]["epoch"] == 5 > early["last"]["epoch"]
+    assert whole["diverged_at"] == early["diverged_at"]
+
+
+def test_a_run_that_resumes_knows_since_when_it_is_lost(tmp_path: Path) -> None:
+    changes = (*LOST, "record.stop_diverged=false", "record.checkpoint_every=1")
+    whole = train(smoke("digits", *changes), runs=tmp_path / "whole", progress=Listener())
+    with pytest.raises(ConnectionError):
+        train(smoke("digits", *changes), runs=tmp_path / "broken", progress=BreakOff(epochs=4))
+    broken = train(smoke("digits", *changes), runs=tmp_path / "broken", progress=Listener())
+    assert broken["diverged_at"] == whole["diverged_at"]
+
+
+def test_a_lost_step_in_between_is_no_divergence() -> None:
+    table = torch.full((3, len(Seen._fields)), math.nan)
+    table[0, 0] = table[2, 1] = 1.0  # one step saw its clean loss, one its perturbed one
+    assert lost_since(table, first_step=6, before=None) is None
+    assert lost_since(table[:2], first_step=6, before=2) == 7
+    assert lost_since(table[1:2], first_step=9, before=7) == 7
+
+
+def test_the_command_ends_with_a_status_and_trains_again_only_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "digits", "--method", "sgd", "--scale", "smoke", "--accelerator", "cpu", "-o", str(tmp_path)]
+    command += [part for setting in LOST for part in ("--set", setting)]
+    assert main(command) == 3
+    (folder,) = find_runs([tmp_path])
+    assert f"at step {first_step(folder)}; --again trains anew" in capsys.readouterr().err
+    old = (folder.path / "metrics.jsonl").read_bytes()
+    assert main(command) == 3
+    assert len(folder.environments()) == 1
+    assert "nothing to do" in capsys.readouterr().out
+    assert main([*command, "--again"]) == 3
+    assert len(folder.environments()) == 2
+    assert (folder.path / "earlier" / "1" / "metrics.jsonl").read_bytes() == old
+    assert (folder.path / "earlier" / "1" / "summary.json").exists()
+    assert [run.path for run in find_runs([tmp_path])] == [folder.path], "old results are no repetition"
+
+
+def first_step(folder: RunFolder) -> int:
+    summary = folder.summary()
+    assert summary is not None
+    return int(summary["diverged_at"])
+
+
+def test_tables_and_figures_have_a_mark(tmp_path: Path) -> None:
+    good = smoke("digits", "system.accelerator=cpu", method="sam")
+    runs = [trained(good, tmp_path), trained(override(good, ["optimizer.rho=1e30"]), tmp_path)]
+    runs.append(trained(override(recipes.build("digits", method="sgd", scale="smoke", seed=1), LOST), tmp_path))
+    groups = group(runs)
+    labels = [line.label for line in tables.lines(groups)]
+    assert [label.endswith("(1 of 1 diverged)") for label in labels] == [True, False, True]
+    legend = plots.curves(groups).axes[0].get_legend_handles_labels()[1]
+    assert sum("diverged" in text for text in legend) == 2
+    points = plots.sensitivity(groups[1:]).axes[0].get_legend_handles_labels()[1]
+    assert "diverged" in points
+
+
+def test_a_collapse_is_said(tmp_path: Path) -> None:
+    """Without a cap, with a budget that no network can pay for: the loss stays at log(10) and the radius grows."""
+    changes = ("schedule.epochs=12", "optimizer.sigma=20.0", "optimizer.rho_max=none", "optimizer.weight_decay=0.05")
+    config = smoke("digits", *changes, "schedule.budget_anneal_start=none", "system.accelerator=cpu", method="lesam")
+    listener = Listener()
+    train(config, runs=tmp_path, progress=listener)
+    rows = RunFolder.of(config, tmp_path).metrics()
+    at_level = [abs(row["train_loss"] - math.log(10)) <= 0.02 * math.log(10) for row in rows]
+    grows = [False, *(new["rho"] > old["rho"] for old, new in itertools.pairwise(rows))]
+    expected = [k for k in range(1, len(rows)) if at_level[k - 1] and at_level[k] and grows[k]]
+    said = [text for text in listener.messages if "uniform prediction" in text]
+    assert expected
+    assert len(said) == 1
+    assert f"after epoch {expected[0] + 1} " in said[0]
