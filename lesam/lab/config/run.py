@@ -19,6 +19,8 @@ from lesam.lab.config.task import ClassificationConfig, TaskConfig
 
 Scalar = bool | int | float | str | None
 NOT_IDENTITY: Mapping[str, bool] = {"identity": False}
+UNLESS_DEFAULT: Mapping[str, bool] = {"unless_default": True}
+"""Part of the identity only where the value is not the default: runs from before the field keep their fingerprints."""
 TRACKED = ("lpf", "trace", "eigenvalue")
 """What can be measured while a run trains: low-pass filter, Hessian trace, largest Hessian eigenvalue."""
 
@@ -95,7 +97,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemConfig:
-    """Device, numbers and launch. How many devices there are is not part of a run's identity."""
+    """Device, numbers and launch. Where the devices are is not part of a run's identity."""
 
     accelerator: str = field(default="auto", metadata=NOT_IDENTITY)
     devices: str = field(default="1", metadata=NOT_IDENTITY)
@@ -105,6 +107,11 @@ class SystemConfig:
     compile: bool = False
     channels_last: Literal["auto", "on", "off"] = "auto"
     deterministic: bool = False
+    sync_batch_norm: bool = field(default=False, metadata=UNLESS_DEFAULT)
+    """Let BatchNorm see the batch of all workers (torch's SyncBatchNorm, on several GPUs)."""
+    workers: int = field(default=1, metadata=UNLESS_DEFAULT)
+    """Processes that share a batch, where that decides the outcome: BatchNorm sees one worker's part of the batch, and
+    so does a ``local`` perturbation. Set when the run starts, see :func:`lesam.lab.training.layout.laid_out`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +205,7 @@ def identity(record: Any) -> dict[str, Any]:
         item.name: _plain(getattr(record, item.name))
         for item in fields(record)
         if item.metadata.get("identity", True) and not _without_identity(getattr(record, item.name))
+        if not (item.metadata.get("unless_default") and getattr(record, item.name) == item.default)
     }
 
 

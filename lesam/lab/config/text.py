@@ -22,8 +22,9 @@ FIXED = {
     "seed": "--seeds",
     "optimizer.method": "--method",
     "task.kind": "its name",
+    "system.workers": "--devices and --nodes",
 }
-"""Fields that decide what the others are, and where they are chosen instead."""
+"""Fields that cannot be set, and where they are chosen instead."""
 
 FAMILIES: dict[type[Any], tuple[str, Callable[[str], type[Any]]]] = {
     OptimizerConfig: ("method", config_class),

@@ -10,7 +10,10 @@ from lesam.lab.recipes.recipe import Figure
 from lesam.lab.runs.repetitions import settings
 
 # Readings of the paper that it leaves open: a run with either value is a run of the paper's setting.
-_OPEN = ("data.augment", "optimizer.batch_norm", "system.channels_last", "system.compile", "system.precision")
+_OPEN = (
+    *("data.augment", "optimizer.batch_norm", "system.channels_last", "system.compile", "system.precision"),
+    *("system.sync_batch_norm", "system.workers"),
+)
 _OPEN_VALUES = {"data.augment": ("basic", "basic_cutout")}
 
 

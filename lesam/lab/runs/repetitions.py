@@ -10,6 +10,7 @@ from lesam.lab.config.optimizer import methods, title
 from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.runs.folder import Row, RunFolder
 
+WORKERS = "system.workers"
 NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")
 
 
@@ -109,7 +110,12 @@ def _label(config: RunConfig, others: Sequence[RunConfig]) -> str:
         for other in others
         if (other.recipe, other.scale, other.method) == (config.recipe, config.scale, config.method)
     ]
-    differing = [path for path in mine if any(rival.get(path, mine[path]) != mine[path] for rival in rivals)]
+    # A number of workers is a setting only where there are several.
+    differing = [
+        path
+        for path in mine
+        if any(rival.get(path, 1 if path == WORKERS else mine[path]) != mine[path] for rival in rivals)
+    ]
     name = title(config.method)
     notes = ", ".join(f"{path.rpartition('.')[2]}={mine[path]}" for path in differing)
     return f"{name} ({notes})" if notes else name

@@ -21,6 +21,7 @@ from lesam.lab.tasks import metrics as meter
 from lesam.lab.training.divergence import collapsed, lost_since
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
+from lesam.lab.training.layout import laid_out
 from lesam.lab.training.length import Choice, choose, first_pass
 from lesam.lab.training.loggers import make_loggers
 from lesam.lab.training.reporter import Reporter, Silent, reporter
@@ -58,6 +59,7 @@ def train(
     """
     fabric = fabric or make_fabric(config.system)
     progress = (progress or reporter()) if fabric.is_global_zero else Silent()
+    config = laid_out(config, fabric.world_size)
     folder = RunFolder.of(config, runs)
     done: Summary | None = fabric.broadcast(folder.summary())
     if done is not None and not again:

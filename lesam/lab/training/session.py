@@ -23,6 +23,7 @@ from lesam.lab.tasks.metrics import Meter
 from lesam.lab.tasks.objective import Batch
 from lesam.lab.tasks.schedule import Timetable
 from lesam.lab.tasks.task import Parts
+from lesam.lab.training.layout import share_batch_norm
 from lesam.lab.training.optimizer import build_optimizer
 
 
@@ -40,6 +41,8 @@ class Session:
         torch.manual_seed(mix("weights", config.seed))
         options: dict[str, Any] = dict(config.model.options)
         self.module = models.build(config.model.name, splits.classes, **options)
+        if config.system.sync_batch_norm:
+            self.module = share_batch_norm(self.module, fabric)
         last = channels_last(config.system, self.module, fabric.device)
         if last:
             self.module.to(memory_format=torch.channels_last)
@@ -143,10 +146,11 @@ class Session:
             self.scaler.load_state_dict(state["scaler"])
         self.task.load_state_dict(state["task"])
         meters = state["meter"]
-        if len(meters) != self.fabric.world_size and checkpoint.batch:
-            raise RuntimeError(
-                f"{checkpoint.path} was written in the middle of an epoch by {len(meters)} processes "
-                f"and cannot be continued by {self.fabric.world_size}; use as many as before"
+        if len(meters) != self.fabric.world_size:
+            raise ValueError(
+                f"{checkpoint.path} was written by {_processes(len(meters))} and cannot be resumed by "
+                f"{_processes(self.fabric.world_size)}: random numbers and BatchNorm would be those of neither. "
+                f"Start {len(meters)} as before (--devices, --nodes), or another folder (-o)"
             )
         if checkpoint.batch:
             self.meter.load_state_dict(meters[self.fabric.global_rank])
@@ -165,6 +169,10 @@ class Session:
         everyone: list[Any] = [None] * self.fabric.world_size
         torch.distributed.all_gather_object(everyone, mine)
         return everyone
+
+
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
 
 
 def _synchronised(model: nn.Module, module: nn.Module) -> nn.Module:

@@ -15,7 +15,9 @@ from lesam.lab import recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.runs import checkpoint as checkpoints
-from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
+from lesam.lab.training.layout import laid_out
 from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
 
@@ -131,3 +133,79 @@ def test_the_same_command_runs_under_slurm(tmp_path: Path) -> None:
     ours, theirs = (last(RunFolder.of(config, tmp_path / name)) for name in ("one", "two"))
     for name in ours:
         torch.testing.assert_close(theirs[name], ours[name], rtol=1e-9, atol=1e-12)
+
+
+# BatchNorm sees the part of the batch that one worker has.
+FINGERPRINT = "3d210b0dca"
+"""Of digits, smoke, SAM, before the number of processes was a part of any fingerprint."""
+NORMALISED = ("train", "digits", "--method", "sgd", "--scale", "smoke", "--accelerator", "cpu")
+
+
+def launched(processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}")
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "lesam", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_runs_whose_outcome_the_number_of_processes_decides_have_folders_of_their_own(tmp_path: Path) -> None:
+    one = recipes.build("digits", method="sgd", scale="smoke")
+    train(override(one, ["system.accelerator=cpu"]), runs=tmp_path, progress=Silent())
+    result = launched(2, *NORMALISED, "-o", str(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    folders = {run.config().system.workers: run for run in find_runs([tmp_path])}
+    assert folders.keys() == {1, 2}
+    losses = [folders[workers].metrics()[-1]["train_loss"] for workers in (1, 2)]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-6)
+    labels = [found.label for found in group(folders.values())]
+    assert sorted(labels) == ["SGD", "SGD (workers=2)"]
+
+
+def test_another_number_of_processes_does_not_resume_a_run(tmp_path: Path) -> None:
+    """Also between epochs, and where the name is the same: without BatchNorm, or in a folder of an earlier version."""
+    first = two_processes("sgd", tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    folder = RunFolder.of(config_of("sgd"), tmp_path)
+    (folder.path / "summary.json").unlink()
+    with pytest.raises(ValueError, match=r"written by 2 processes and cannot be resumed by 1 process"):
+        train(config_of("sgd"), runs=tmp_path, progress=Silent())
+
+
+def test_shared_statistics_are_refused_where_torch_has_none(tmp_path: Path) -> None:
+    result = launched(2, *NORMALISED, "--set", "system.sync_batch_norm=true", "-o", str(tmp_path / "runs"))
+    assert result.returncode != 0
+    assert "system.sync_batch_norm needs GPUs" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_process_keeps_its_fingerprint_and_several_count_only_where_they_decide() -> None:
+    normalised, plain = recipes.build("digits", method="sam", scale="smoke"), config_of("sam")
+    assert laid_out(normalised, 1) == normalised
+    assert normalised.fingerprint == FINGERPRINT
+    assert len({laid_out(normalised, workers).fingerprint for workers in (1, 2, 4)}) == 3
+    assert laid_out(plain, 2).fingerprint == plain.fingerprint
+    local = override(plain, ["optimizer.perturbation=local"])
+    assert laid_out(local, 2).fingerprint != local.fingerprint
+    shared = override(normalised, ["system.sync_batch_norm=true"])
+    assert laid_out(shared, 2).fingerprint == shared.fingerprint != normalised.fingerprint
+    with pytest.raises(ValueError, match="--devices and --nodes"):
+        override(normalised, ["system.workers=2"])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch shares BatchNorm statistics between GPUs only")
+def test_with_shared_statistics_two_gpus_train_the_run_of_one(tmp_path: Path) -> None:
+    changes = ("--set", "system.sync_batch_norm=true", "--set", "data.augment=none", "--precision", "64-true")
+    arguments = ("train", "digits", "--method", "sgd", "--scale", "smoke", *changes)
+    for processes in (1, 2):
+        result = launched(processes, *arguments, "--accelerator", "cuda", "-o", str(tmp_path / str(processes)))
+        assert result.returncode == 0, result.stderr
+    one, two = (last(find_runs([tmp_path / str(processes)])[0]) for processes in (1, 2))
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-12)
