@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from lesam.lab.config.optimizer import OptimizerConfig
@@ -23,6 +23,20 @@ UNLESS_DEFAULT: Mapping[str, bool] = {"unless_default": True}
 """Part of the identity only where the value is not the default: runs from before the field keep their fingerprints."""
 TRACKED = ("lpf", "trace", "eigenvalue")
 """What can be measured while a run trains: low-pass filter, Hessian trace, largest Hessian eigenvalue."""
+
+
+def moment(time: int | float, length: int) -> int:
+    """A time in epochs or steps: an integer is one already, a fraction is a share of the length, rounded down.
+
+    >>> moment(0.8, 200), moment(0.8, 14), moment(160, 200)
+    (160, 11, 160)
+    """
+    return time if isinstance(time, int) else int(time * length + 1e-9)  # 0.29 * 100 is 28.999999999999996
+
+
+def _check_time(name: str, time: int | float | None) -> None:
+    if isinstance(time, float) and not 0.0 < time <= 1.0:
+        raise ValueError(f"{name} is a whole number, or a fraction of the length in (0, 1]; got {time}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,19 +78,20 @@ class ScheduleConfig:
 
     ``steps`` ends training early in the middle of an epoch (fine-tuning is counted in steps). Times of the
     learning rate are in units of ``lr_per``, times of the budget in units of ``budget_per``; both count from 0.
+    Warm-ups, milestones and the start of annealing may be fractions of the length, and then follow it.
     """
 
     epochs: int
     steps: int | None = None
     lr: Literal["cosine", "multistep", "constant"] = "cosine"
     lr_per: Literal["epoch", "step"] = "epoch"
-    lr_warmup: int = 0
-    lr_milestones: tuple[int, ...] = ()
+    lr_warmup: int | float = 0
+    lr_milestones: tuple[int | float, ...] = ()
     lr_gamma: float = 0.1
     budget_per: Literal["epoch", "step"] = "epoch"
-    budget_warmup: int = 0
+    budget_warmup: int | float = 0
     """Length of the linear rise of the budget from 0."""
-    budget_anneal_start: int | None = None
+    budget_anneal_start: int | float | None = None
     """First epoch (or step) of the cosine decay to 0 at the last one; the paper's "budget annealing"."""
     switch_at: int | None = None
     """Epoch from which the method replaces plain base steps."""
@@ -93,6 +108,27 @@ class ScheduleConfig:
             raise ValueError(f"schedule.switch_at must lie in 0..{self.epochs} (the epochs), got {self.switch_at}")
         if min(self.lr_warmup, self.budget_warmup, self.budget_anneal_start or 0) < 0:
             raise ValueError("warm-up lengths and the start of annealing must not be negative")
+        for name in ("lr_warmup", "budget_warmup", "budget_anneal_start"):
+            _check_time(f"schedule.{name}", getattr(self, name))
+        for milestone in self.lr_milestones:
+            _check_time("schedule.lr_milestones", milestone)
+
+    def in_epochs(self) -> ScheduleConfig:
+        """The same schedule with fractions as epochs, where they are fractions of a known number of epochs.
+
+        A run that writes epoch 160 of 200 and one that writes 0.8 are the same run.
+        """
+        if self.steps is not None:  # how many epochs there are depends on the number of images
+            return self
+        changes: dict[str, Any] = {}
+        if self.lr_per == "epoch":
+            changes["lr_warmup"] = moment(self.lr_warmup, self.epochs)
+            changes["lr_milestones"] = tuple(moment(time, self.epochs) for time in self.lr_milestones)
+        if self.budget_per == "epoch":
+            changes["budget_warmup"] = moment(self.budget_warmup, self.epochs)
+            if self.budget_anneal_start is not None:
+                changes["budget_anneal_start"] = moment(self.budget_anneal_start, self.epochs)
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +163,8 @@ class RecordConfig:
     """Steps between further checkpoints, for epochs that last hours."""
     keep: int = field(default=2, metadata=NOT_IDENTITY)
     """How many of the newest checkpoints stay."""
-    keep_epochs: tuple[int, ...] = field(default=(), metadata=NOT_IDENTITY)
-    """Checkpoints after these numbers of epochs stay for ever (for flatness, for a late switch)."""
+    keep_epochs: tuple[int | float, ...] = field(default=(), metadata=NOT_IDENTITY)
+    """Checkpoints after these numbers of epochs, or fractions of all epochs, stay (for flatness, for a late switch)."""
     stop_diverged: bool = field(default=True, metadata=NOT_IDENTITY)
     """Stop after an epoch without a finite loss."""
     track: tuple[str, ...] = field(default=(), metadata=NOT_IDENTITY)
@@ -148,6 +184,8 @@ class RecordConfig:
         for name in ("steps_every", "evaluate_every", "checkpoint_every", "keep", "track_every", "track_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"record.{name} must be at least 1, got {getattr(self, name)}")
+        for time in self.keep_epochs:
+            _check_time("record.keep_epochs", time)
         for name in self.track:
             if name not in TRACKED:
                 raise unknown("measure to track", name, TRACKED)
@@ -201,6 +239,8 @@ class RunConfig:
 
 def identity(record: Any) -> dict[str, Any]:
     """The fields of a record that are part of a run's identity, as plain JSON values."""
+    if isinstance(record, ScheduleConfig):
+        record = record.in_epochs()
     return {
         item.name: _plain(getattr(record, item.name))
         for item in fields(record)

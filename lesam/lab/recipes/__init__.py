@@ -62,7 +62,7 @@ def build(recipe: str, *, method: str = "lesam", scale: str = "small", seed: int
     Example:
         >>> config = build("cifar100-resnet18", method="lesam", scale="paper")
         >>> config.optimizer.sigma, config.optimizer.rho_max, config.schedule.budget_anneal_start
-        (0.35, 0.4, 160)
+        (0.35, 0.4, 0.8)
     """
     if ":" not in recipe and recipe not in known():
         raise unknown("recipe", recipe, names())

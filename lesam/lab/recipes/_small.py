@@ -53,9 +53,7 @@ def small_run(recipe: str, data: str, method: str, seed: int, model: ModelConfig
         optimizer=optimizer_config(method, **common, **_SETTINGS.get(method, {})),
         schedule=ScheduleConfig(
             epochs=pace.epochs,
-            budget_anneal_start=pace.epochs * 4 // 5 if method in ("lesam", "lesamplus") else None,
+            budget_anneal_start=0.8 if method in ("lesam", "lesamplus") else None,
         ),
-        record=RecordConfig(
-            evaluate_every=7, checkpoint_every=7, keep_epochs=tuple(pace.epochs * part // 4 for part in (1, 2, 3, 4))
-        ),
+        record=RecordConfig(evaluate_every=7, checkpoint_every=7, keep_epochs=(0.25, 0.5, 0.75, 1.0)),
     )

@@ -17,7 +17,14 @@ _GENTLE: dict[str, dict[str, Any]] = {
 
 
 def smoke_run(
-    recipe: str, method: str, seed: int, model: ModelConfig, *, image_size: int = 16, **schedule: Any
+    recipe: str,
+    method: str,
+    seed: int,
+    model: ModelConfig,
+    *,
+    image_size: int = 16,
+    anneal_start: float = 1 / 3,
+    **schedule: Any,
 ) -> RunConfig:
     """A run that exercises everything in seconds and needs no files."""
     common: dict[str, Any] = {"lr": 1e-3} if method in ADAPTIVE else {"lr": 0.05, "weight_decay": 5e-4}
@@ -37,7 +44,7 @@ def smoke_run(
         model=model,
         optimizer=optimizer_config(method, **common, **_GENTLE.get(method, {})),
         schedule=ScheduleConfig(
-            **{"epochs": 3, "budget_anneal_start": 1 if method in ("lesam", "lesamplus") else None, **schedule}
+            budget_anneal_start=anneal_start if method in ("lesam", "lesamplus") else None, **{"epochs": 3, **schedule}
         ),
-        record=RecordConfig(steps_every=2, keep_epochs=(1, 2, 3)),
+        record=RecordConfig(steps_every=2, keep_epochs=(1 / 3, 2 / 3, 1.0)),
     )

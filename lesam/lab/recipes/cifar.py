@@ -23,7 +23,8 @@ class Backbone:
     batch_size: int
     lr: float
     weight_decay: float
-    anneal_start: int | None
+    anneal_start: float | None
+    """As a share of the epochs."""
     keep_every: int
     """Epochs between checkpoints that stay."""
     smoke: dict[str, int]
@@ -40,7 +41,7 @@ BACKBONES: dict[str, Backbone] = {
         batch_size=128,
         lr=0.05,
         weight_decay=1e-3,
-        anneal_start=160,
+        anneal_start=0.8,  # epoch 160
         keep_every=10,
         smoke={"width": 4},
         small={"width": 16},
@@ -94,7 +95,9 @@ def cifar(data: str, backbone: str, method: str, scale: str, seed: int) -> RunCo
             budget_anneal_start=row.anneal_start if method in ("lesam", "lesamplus") else None,
         ),
         # For flatness over training, half-way and at the end, and for the late switch in epoch 160.
-        record=RecordConfig(keep_epochs=tuple(range(row.keep_every, row.epochs + 1, row.keep_every))),
+        record=RecordConfig(
+            keep_epochs=tuple(k * row.keep_every / row.epochs for k in range(1, row.epochs // row.keep_every + 1))
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def digits(method: str, scale: str, seed: int) -> RunConfig:
         schedule=ScheduleConfig(
             epochs=epochs,
             # Annealed over the last fifth.
-            budget_anneal_start=epochs * 4 // 5 if method in ("lesam", "lesamplus") else None,
+            budget_anneal_start=0.8 if method in ("lesam", "lesamplus") else None,
         ),
         record=RecordConfig(evaluate_every=1 if scale == "smoke" else 3, checkpoint_every=10, keep=1),
     )

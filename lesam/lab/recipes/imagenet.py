@@ -17,7 +17,7 @@ def imagenet(backbone: str, method: str, scale: str, seed: int) -> RunConfig:
     name = f"imagenet-{backbone}"
     if scale == "smoke":
         model = ModelConfig(name="imagenet_resnet18")
-        return smoke_run(name, method, seed, model, image_size=32, epochs=2, steps=5)
+        return smoke_run(name, method, seed, model, image_size=32, epochs=2, steps=5, anneal_start=0.5)
     if scale == "small":
         return small_run(name, "cifar100", method, seed, ModelConfig(name="small_resnet", options={"width": 32}))
     # Paper, appendix, table of hyper-parameters on ImageNet.
@@ -37,9 +37,9 @@ def imagenet(backbone: str, method: str, scale: str, seed: int) -> RunConfig:
         schedule=ScheduleConfig(
             epochs=90,
             # No warm-up is stated; schedule.lr_warmup=5 is the usual choice for large batches.
-            budget_anneal_start=60 if method in ("lesam", "lesamplus") else None,
+            budget_anneal_start=2 / 3 if method in ("lesam", "lesamplus") else None,
         ),
-        record=RecordConfig(checkpoint_steps=1000, keep_epochs=(45, 60, 90)),
+        record=RecordConfig(checkpoint_steps=1000, keep_epochs=(0.5, 2 / 3, 1.0)),
     )
 
 

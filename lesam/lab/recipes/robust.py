@@ -42,7 +42,7 @@ def robust(data: str, method: str, scale: str, seed: int) -> RunConfig:
         model=_model(data),
         optimizer=optimizer_config(method, **_settings(method, data)),
         # A tenth of the rate from 75 % of the epochs on, a hundredth from 90 %.
-        schedule=ScheduleConfig(epochs=EPOCHS, lr="multistep", lr_milestones=(EPOCHS * 3 // 4, EPOCHS * 9 // 10)),
+        schedule=ScheduleConfig(epochs=EPOCHS, lr="multistep", lr_milestones=(0.75, 0.9)),
     )
 
 

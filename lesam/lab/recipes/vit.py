@@ -27,6 +27,7 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
     if scale == "smoke":
         tiny = {"image_size": 16, "patch": 4, "layers": 1, "heads": 2, "width": 16}
         per_step: dict[str, Any] = {"lr_per": "step", "lr_warmup": 2, "budget_per": "step", "steps": 7}
+        per_step["anneal_start"] = 1 / 7
         return smoke_run(name, method, seed, ModelConfig(name="vit_b_16", options=tiny), **per_step)
     if scale == "small":
         small = {"image_size": 16, "patch": 4, "layers": 4, "heads": 4, "width": 96}
@@ -47,7 +48,7 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
             lr_per="step",
             lr_warmup=WARMUP,
             budget_per="step",
-            budget_anneal_start=STEPS * 4 // 5 if method in ("lesam", "lesamplus") else None,
+            budget_anneal_start=0.8 if method in ("lesam", "lesamplus") else None,
         ),
     )
 

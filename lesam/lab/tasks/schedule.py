@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import lesam
-from lesam.lab.config.run import ScheduleConfig
+from lesam.lab.config.run import ScheduleConfig, moment
 
 Schedule = Callable[[int], float]
 """From a step to a value."""
@@ -72,24 +72,26 @@ class Timetable:
         config = self.config
         per_step = config.lr_per == "step"
         now, total = (step, self.planned) if per_step else (step // self.steps_per_epoch, self._planned_epochs)
-        if now < config.lr_warmup:
-            return (now + 1) / config.lr_warmup
+        warmup = moment(config.lr_warmup, total)
+        if now < warmup:
+            return (now + 1) / warmup
         if config.lr == "cosine":
-            return (1 + math.cos(math.pi * (now - config.lr_warmup) / (total - config.lr_warmup))) / 2
+            return (1 + math.cos(math.pi * (now - warmup) / (total - warmup))) / 2
         if config.lr == "multistep":
-            return config.lr_gamma ** sum(now >= milestone for milestone in config.lr_milestones)
+            return config.lr_gamma ** sum(now >= moment(milestone, total) for milestone in config.lr_milestones)
         return 1.0
 
     def budget(self, peak: float) -> Schedule:
         """The budget over the optimizer's own steps: ``peak``, with the configured warm-up and annealing."""
         config = self.config
         per_step = config.budget_per == "step"
+        length = self.planned if per_step else self._planned_epochs
         schedule: Schedule = lesam.schedules.constant(peak)
         if config.budget_anneal_start is not None:
-            stop = self.planned if per_step else self._planned_epochs
-            schedule = lesam.schedules.cosine_tail(peak, start=config.budget_anneal_start, stop=stop)
-        if config.budget_warmup:
-            schedule = lesam.schedules.warmup(schedule, steps=config.budget_warmup)
+            start = moment(config.budget_anneal_start, length)
+            schedule = lesam.schedules.cosine_tail(peak, start=start, stop=length)
+        if warmup := moment(config.budget_warmup, length):
+            schedule = lesam.schedules.warmup(schedule, steps=warmup)
         if not per_step:
             schedule = lesam.schedules.per_epoch(schedule, self.steps_per_epoch)
         head_start, over_run = self.head_start, schedule

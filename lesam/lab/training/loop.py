@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from lightning.fabric import Fabric
 
-from lesam.lab.config.run import RunConfig
+from lesam.lab.config.run import RunConfig, moment
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunFolder
@@ -132,6 +132,7 @@ class Run:
         self.session, self.folder, self.progress, self.interrupt = session, folder, progress, interrupt
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
+        self.kept = tuple(moment(time, session.times.epochs) for time in self.record.keep_epochs)
         self.loggers = make_loggers(self.record, folder.path) if self.fabric.is_global_zero else []
         found, complaints = self.fabric.broadcast(checkpoints.newest_valid(folder.checkpoints))
         for complaint in complaints:
@@ -156,7 +157,7 @@ class Run:
                     f"no finite loss since step {session.diverged_at}: stopped after epoch {session.epoch}"
                 )
                 break
-            due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.record.keep_epochs
+            due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.kept
             if due or session.finished:
                 self._checkpoint()
             self.progress.epoch(row, epochs=session.times.epochs)
@@ -258,7 +259,7 @@ class Run:
                 weights=weights,
                 state=state,
             )
-            checkpoints.prune(self.folder.checkpoints, keep=self.record.keep, keep_epochs=self.record.keep_epochs)
+            checkpoints.prune(self.folder.checkpoints, keep=self.record.keep, keep_epochs=self.kept)
         session.elapsed -= extra_seconds
         self.fabric.barrier()
 

@@ -42,7 +42,7 @@ def test_lesam_has_the_papers_hyper_parameters(recipe: str) -> None:
         optimizer.weight_decay,
         optimizer.rho_max,
         optimizer.sigma,
-        config.schedule.budget_anneal_start,
+        config.schedule.in_epochs().budget_anneal_start,
     )
     assert found == PAPER[recipe]
     assert (config.schedule.lr, config.schedule.lr_per, config.schedule.lr_warmup) == ("cosine", "epoch", 0)

@@ -29,7 +29,7 @@ def test_recipes_have_the_protocol_s_settings(data: str, sigma: float) -> None:
     for chosen in (optimizer, sam):
         assert (chosen.lr, chosen.momentum, chosen.weight_decay, chosen.batch_norm) == (0.1, 0.9, 5e-4, "both")
     schedule = config.schedule
-    assert (schedule.epochs, schedule.lr, schedule.lr_milestones, schedule.lr_gamma) == (
+    assert (schedule.epochs, schedule.lr, schedule.in_epochs().lr_milestones, schedule.lr_gamma) == (
         100,
         "multistep",
         (75, 90),

@@ -29,3 +29,10 @@ def test_checkpoints_of_chosen_epochs_stay(tmp_path: Path) -> None:
     kept = checkpoints.listed(RunFolder.of(config, tmp_path).checkpoints)
     assert [item.epoch for item in kept] == [2, 3, 6]
     assert torch.load(kept[0].path / "state.pt", weights_only=True)["optimizer"]["param_groups"]
+
+
+def test_kept_epochs_may_be_fractions_of_the_length(tmp_path: Path) -> None:
+    changes = ["schedule.epochs=6", "record.keep=1", "record.keep_epochs=0.5,5", "record.checkpoint_every=6"]
+    config = override(recipes.build("digits", method="sgd", scale="smoke"), changes)
+    train(config, runs=tmp_path, progress=Silent())
+    assert sorted(checkpoints.epoch_ends(RunFolder.of(config, tmp_path).checkpoints)) == [3, 5, 6]

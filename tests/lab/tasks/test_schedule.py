@@ -6,8 +6,13 @@ import math
 
 import pytest
 
+from lesam.lab import recipes
 from lesam.lab.config.run import ScheduleConfig
+from lesam.lab.config.text import override
 from lesam.lab.tasks.schedule import Timetable
+
+FINGERPRINT = "3d2e017cfa"
+"""Of LE-SAM on CIFAR-100, ResNet-18, at the paper's scale, when its annealing started in epoch 160."""
 
 
 def test_cosine_learning_rate_is_torchs_stepped_once_an_epoch() -> None:
@@ -64,3 +69,35 @@ def test_the_switch_is_an_epoch() -> None:
     assert Timetable(ScheduleConfig(epochs=200, switch_at=160), 391).switch_step == 160 * 391
     with pytest.raises(ValueError, match=r"0\.\.200.*got 201"):
         ScheduleConfig(epochs=200, switch_at=201)
+
+
+def test_annealing_and_milestones_of_a_recipe_follow_its_length() -> None:
+    longer = override(recipes.build("digits", method="lesam", scale="small"), ["schedule.epochs=150"])
+    sigma = Timetable(longer.schedule, 10).budget(0.35)
+    assert sigma(119 * 10) == sigma(120 * 10) == 0.35
+    assert 0 < sigma(121 * 10) < 0.35
+    assert sigma(149 * 10) == 0.0
+    shorter = override(recipes.build("robust-cifar10", method="sgd", scale="paper"), ["schedule.epochs=20"])
+    times = Timetable(shorter.schedule, 10)
+    assert [times.lr_factor(10 * epoch) for epoch in (14, 15, 17, 18)] == pytest.approx([1, 0.1, 0.1, 0.01])
+
+
+def test_fractions_of_steps_are_of_those_that_are_trained() -> None:
+    schedule = ScheduleConfig(epochs=5, steps=20, budget_per="step", budget_anneal_start=0.8, budget_warmup=0.1)
+    sigma = Timetable(schedule, 10).budget(0.4)
+    assert [sigma(step) for step in (0, 1, 2, 16, 19)] == pytest.approx([0.0, 0.2, 0.4, 0.4, 0.0])
+    rate = Timetable(ScheduleConfig(epochs=2, lr_per="step", lr_warmup=0.2), 10).lr_factor
+    assert [rate(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("change", ["budget_anneal_start=40.5", "lr_milestones=0.5,1.5", "lr_warmup=0.0"])
+def test_a_fraction_lies_between_nothing_and_the_whole(change: str) -> None:
+    with pytest.raises(ValueError, match=r"fraction of the length in \(0, 1\]"):
+        override(recipes.build("digits", method="lesam"), [f"schedule.{change}"])
+
+
+def test_a_run_with_a_fraction_is_the_run_with_its_epoch() -> None:
+    """Folders of versions that wrote epochs are found again."""
+    config = recipes.build("cifar100-resnet18", method="lesam", scale="paper")
+    assert config.fingerprint == override(config, ["schedule.budget_anneal_start=160"]).fingerprint == FINGERPRINT
+    assert override(config, ["schedule.budget_anneal_start=0.5"]).fingerprint != FINGERPRINT

@@ -47,7 +47,7 @@ def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0) -> dict
     momentum = [torch.zeros_like(p) for p in parameters]
     for epoch in range(config.schedule.epochs):
         lr = optimizer.lr * (1 + math.cos(math.pi * epoch / config.schedule.epochs)) / 2
-        anneal = config.schedule.budget_anneal_start
+        anneal = config.schedule.in_epochs().budget_anneal_start
         length = config.schedule.epochs - (anneal or 0)
         for images, labels in batches.epoch(epoch):
             grads = torch.autograd.grad(functional.cross_entropy(model(images), labels), parameters)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from lesam.lab.config.run import moment
 from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid, last, last_test
 from lesam.lab.paper.stage import STAGE, UNSTABILISED, groups_of
@@ -16,7 +17,8 @@ from lesam.lab.runs.folder import RunFolder
 
 def _radii(run: RunFolder) -> list[float]:
     """Mean radius of each epoch before the budget is annealed to zero, which takes the radius with it."""
-    start = run.config().schedule.budget_anneal_start
+    schedule = run.config().schedule
+    start = None if schedule.budget_anneal_start is None else moment(schedule.budget_anneal_start, schedule.epochs)
     rows = [row for row in run.metrics() if row.get("rho") is not None]
     return [row["rho"] for row in rows if start is None or row["epoch"] < start]
 
