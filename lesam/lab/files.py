@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -54,6 +55,27 @@ def whole_folder(path: Path) -> Iterator[Path]:
     temporary.rename(path)
     sync_folder(path.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, waiting while another process has it; a killed owner's lock vanishes with it.
+
+    Systems and file systems that know no such locks give none.
+    """
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+        yield
 
 
 def is_temporary(path: Path) -> bool:

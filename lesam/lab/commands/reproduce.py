@@ -30,7 +30,7 @@ def reproduce(
     recipes: Annotated[
         list[str], Parameter(consume_multiple=True, negative="", help="Only these recipes of the experiment.")
     ] = [],  # noqa: B006
-    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for results, one for each NAME.")] = Path(
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for results, NAME/SCALE in it.")] = Path(
         "reproductions"
     ),
     runs: Annotated[
@@ -75,7 +75,7 @@ def reproduce(
             continue
         if (folder / "table.md").exists():
             print((folder / "table.md").read_text())
-        print(*sorted(folder.iterdir()), sep="\n")
+        print(*sorted(path for path in folder.iterdir() if not path.name.startswith(".")), sep="\n")
 
 
 def _list(request: Request, output: Path) -> None:

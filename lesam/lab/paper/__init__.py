@@ -33,10 +33,9 @@ def find(name: str) -> Experiment:
 
 
 def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Path | None:
-    """Run an experiment to its end and write ``output/NAME``.
+    """Run an experiment to its end and write ``output/NAME/SCALE``; a part joins the result that is there.
 
-    What is missing (data, pretrained weights) is an error before anything is written, and a result is put in place
-    whole or not at all.
+    What is missing (data, pretrained weights) is an error before anything is written.
 
     Args:
         name: One of :data:`NAMES`.
@@ -53,8 +52,9 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     planned = experiment.plan(request)
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
+    results.check(experiment, request, output)
     check_inputs(run.config for run in planned)
     cells = train_all(planned, request.runs, jobs=jobs)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
-    return results.write(experiment, request, experiment.report(request, cells), output)
+    return results.write(experiment, request, cells, output)

@@ -101,8 +101,8 @@ class Experiment(Protocol):
     def plan(self, request: Request) -> list[Planned]:
         """The runs it needs."""
 
-    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
-        """Evaluate the finished runs."""
+    def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
+        """Evaluate the finished runs; ``kept`` are rows of an earlier result whose runs cannot be read again."""
 
 
 def no_paper(row: str, column: str, quantity: str) -> Figure | None:

@@ -76,18 +76,18 @@ class Grid:
             for seed in request.seeds
         ]
 
-    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
-        """Read the quantities of all cells."""
-        values = {(cell.row, cell.column): self._values(cell) for cell in cells}
-        spreads = {place: _spreads(found) for place, found in values.items()}
+    def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
+        """Read the quantities of all cells; kept rows stand beside them."""
+        rows = self._joined([self._row(cell) for cell in cells], kept)
+        spreads = {(row["row"], row["column"]): _spreads(row["values"]) for row in rows}
         if self.average is not None:
-            spreads |= self._averages(values)
+            spreads |= self._averages(rows)
         lost = {(cell.row, cell.column): _diverged(cell) for cell in cells if _diverged(cell)}
         return Report(
             tables={quantity: self._table(quantity, spreads, lost) for quantity in self.quantities},
             rows=[
-                *(self._row(cell, values[cell.row, cell.column]) for cell in cells),
-                *(self._average_row(row, cells, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
+                *rows,
+                *(self._average_row(row, rows, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
             ],
             figures=self.draw(request, cells),
             notes=[
@@ -97,27 +97,39 @@ class Grid:
             ],
         )
 
-    def _values(self, cell: Cell) -> dict[str, list[float | None]]:
-        return {name: [read(run) for run in cell.runs] for name, read in self.quantities.items()}
+    def _joined(self, rows: Sequence[Row], kept: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Rows in the order of the table, seeds of the same place together."""
+        found = {(row["row"], row["column"]): dict(row) for row in rows}
+        for row in kept:
+            place = (row["row"], row.get("column"))
+            if place not in found:
+                found[place] = dict(row)
+                continue
+            ours = found[place]
+            ours["values"] = {name: [*of, *row["values"].get(name, ())] for name, of in ours["values"].items()}
+            ours |= {name: [*ours[name], *row[name]] for name in ("seeds", "runs")}
+        order = [(row, column) for column in self.columns for row in self.rows]
+        return [found[place] for place in order if place in found]
 
-    def _averages(self, values: Mapping[tuple[str, str], Mapping[str, Sequence[float | None]]]) -> dict[Any, Any]:
-        """Seed by seed the mean over columns, for rows that have all of them."""
+    def _averages(self, rows: Sequence[Row]) -> dict[Any, Any]:
+        """Seed by seed the mean over columns, for the seeds that a row has in all of them."""
         found = {}
-        for row in self.rows:
-            columns = [values[row, column] for column in self.columns if (row, column) in values]
-            if len(columns) < len(self.columns):
+        for label in self.rows:
+            columns = [row for row in rows if row["row"] == label]
+            seeds = sorted(set.intersection(*(set(row["seeds"]) for row in columns))) if columns else []
+            if len(columns) < len(self.columns) or not seeds:
                 continue
             means: dict[str, list[float | None]] = {}
             for name in self.quantities:
-                by_seed = list(zip(*(column[name] for column in columns), strict=True))
-                means[name] = [None if None in seed else math.fsum(seed) / len(seed) for seed in by_seed]
-            found[row, self.average] = _spreads(means)
+                by_seed = [[row["values"][name][row["seeds"].index(seed)] for row in columns] for seed in seeds]
+                means[name] = [None if None in values else math.fsum(values) / len(values) for values in by_seed]
+            found[label, self.average] = _spreads(means)
         return found
 
     def _averaged(self, spreads: Mapping[tuple[str, Any], Any]) -> list[str]:
         return [row for row in self.rows if self.average is not None and (row, self.average) in spreads]
 
-    def _average_row(self, row: str, cells: Sequence[Cell], spreads: Mapping[str, Spread]) -> Row:
+    def _average_row(self, row: str, rows: Sequence[Row], spreads: Mapping[str, Spread]) -> Row:
         published = {name: self.paper(row, str(self.average), name) for name in self.quantities}
         return {
             "row": row,
@@ -125,7 +137,7 @@ class Grid:
             "mean": {name: spread.mean for name, spread in spreads.items()},
             "std": {name: spread.std for name, spread in spreads.items()},
             "paper": {name: figure for name, figure in published.items() if figure is not None},
-            "runs": [run.path.name for cell in cells if cell.row == row for run in cell.runs],
+            "runs": [run for of in rows if of["row"] == row for run in of["runs"]],
         }
 
     def _table(
@@ -153,7 +165,7 @@ class Grid:
     def _headings(self) -> list[str]:
         return [*self.columns, *([] if self.average is None else [self.average])]
 
-    def _row(self, cell: Cell, values: Mapping[str, Sequence[float | None]]) -> Row:
+    def _row(self, cell: Cell) -> Row:
         config = cell.configs[0]
         published = {name: self.paper(cell.row, cell.column, name) for name in self.quantities}
         return {
@@ -163,7 +175,7 @@ class Grid:
             "method": config.method,
             "settings": settings(config),
             "seeds": [one.seed for one in cell.configs],
-            "values": {name: list(found) for name, found in values.items()},
+            "values": {name: [read(run) for run in cell.runs] for name, read in self.quantities.items()},
             "paper": {name: figure for name, figure in published.items() if figure is not None},
             "runs": [run.path.name for run in cell.runs],
         }

@@ -1,51 +1,136 @@
-"""The folder of an experiment's result: ``result.json``, ``table.md`` and figures, put in place all at once."""
+"""The folder of an experiment's result: ``result.json``, ``table.md`` and figures; parts join what is there."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lesam.lab import console
-from lesam.lab.files import whole_folder
-from lesam.lab.paper.experiment import Experiment, Report, Request
+from lesam.lab.files import locked, write_atomically
+from lesam.lab.paper import merging
+from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
 from lesam.lab.runs import environment
 
 
-def write(experiment: Experiment, request: Request, report: Report, output: Path) -> Path:
-    """Write a result to ``output/NAME``, replacing an older one only when all of the new one is on the disk."""
+def place(experiment: Experiment, request: Request, output: Path) -> Path:
+    """The folder of a result."""
+    return output / experiment.name / request.scale
+
+
+def check(experiment: Experiment, request: Request, output: Path) -> None:
+    """Refuse to put runs with other settings beside those of an earlier result."""
+    _check(_read(place(experiment, request, output)), merging.deciding(experiment, request), output)
+
+
+def write(experiment: Experiment, request: Request, cells: Sequence[Cell], output: Path) -> Path:
+    """Evaluate runs and write ``output/NAME/SCALE``, together with what an earlier result there holds.
+
+    Processes that write parts of the same experiment wait for each other, so none loses another's rows. Every file is
+    replaced whole, ``result.json`` last; no file is ever deleted.
+    """
+    folder = place(experiment, request, output)
+    # Before the lock: measuring may take hours, and its answers stay in the run folders.
+    own = experiment.report(request, cells) if cells else None
+    with locked(folder / ".lock"):
+        earlier, changes = _read(folder), merging.deciding(experiment, request)
+        _check(earlier, changes, output)
+        merged = merging.merge(experiment, request, cells, earlier)
+        seeds = {config.seed for cell in merged.cells for config in cell.configs}
+        seeds |= {seed for row in merged.kept for seed in row.get("seeds", ())}
+        whole = replace(request, seeds=tuple(sorted(seeds)) or request.seeds)
+        if own is None or merged.cells != list(cells) or merged.kept:
+            own = experiment.report(whole, merged.cells, merged.kept)
+        _put(folder, experiment, whole, replace(own, notes=[*own.notes, *_notes(merged)]), merged, earlier, changes)
+    return folder
+
+
+def _put(
+    folder: Path,
+    experiment: Experiment,
+    request: Request,
+    report: Report,
+    merged: merging.Merged,
+    earlier: dict[str, Any],
+    changes: list[str],
+) -> None:
+    # Numbers that no report could show again stay in the file.
+    shown = {(row["row"], row.get("column")) for row in report.rows}
+    kept = [row for row in merged.kept if (row["row"], row.get("column")) not in shown]
     result = {
         "experiment": experiment.name,
         "title": experiment.title,
         "scale": request.scale,
         "seeds": list(request.seeds),
-        "part": request.part,
+        "part": {"missing": merged.missing} if merged.missing else {},
+        "changes": changes,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment.describe(),
         "runs": str(request.runs),
-        "rows": list(report.rows),
+        "rows": [*report.rows, *kept],
         "notes": list(report.notes),
+        "cells": merging.listed(merged.cells, earlier, merged.kept),
+        "superseded": merged.superseded,
     }
-    folder = output / experiment.name
-    with whole_folder(folder) as temporary:
-        for number, (name, drawing) in enumerate(report.figures.items()):
-            file = temporary / ("figure" if number == 0 else name)
-            for ending in (".png", ".pdf"):
-                drawing.savefig(file.with_suffix(ending), dpi=150, bbox_inches="tight")
-        if report.tables:
-            (temporary / "table.md").write_text(markdown(experiment, request, report))
-        (temporary / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n")
-    return folder
+    for number, (name, drawing) in enumerate(report.figures.items()):
+        for ending in ("png", "pdf"):
+            image = io.BytesIO()
+            drawing.savefig(image, format=ending, dpi=150, bbox_inches="tight")
+            write_atomically(folder / f"{'figure' if number == 0 else name}.{ending}", image.getvalue())
+    if report.tables:
+        write_atomically(folder / "table.md", markdown(experiment, request, report, merged.missing))
+    write_atomically(folder / "result.json", json.dumps(_plain(result), indent=2) + "\n")
 
 
-def markdown(experiment: Experiment, request: Request, report: Report) -> str:
+def _read(folder: Path) -> dict[str, Any]:
+    """The result in a folder, ``{}`` where there is none yet."""
+    file = folder / "result.json"
+    try:
+        found = json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} is not readable and will not be overwritten; move it away, or give another -o")
+    return found
+
+
+def _check(earlier: dict[str, Any], changes: list[str], output: Path) -> None:
+    if earlier and earlier.get("changes", []) != changes:
+        theirs, ours = (", ".join(of) or "no changes" for of in (earlier.get("changes", []), changes))
+        raise ValueError(
+            f"{output} has a result of {earlier.get('experiment')} at scale {earlier.get('scale')} with {theirs}, and "
+            f"this one has {ours}: they do not belong in one table; give another folder with -o (and --runs "
+            f"{earlier.get('runs')} to share runs)"
+        )
+
+
+def _notes(merged: merging.Merged) -> list[str]:
+    found = []
+    lost = [f"{row['row']} (seeds {', '.join(map(str, row['seeds']))})" for row in merged.kept if row.get("seeds")]
+    if lost:
+        found.append(f"Kept from an earlier result, whose run folders are no longer there: {'; '.join(lost)}.")
+    numbers = {len(cell.configs) for cell in merged.cells}
+    if len(numbers) > 1:
+        most = max(numbers)
+        fewer = [f"{c.row}, {c.column} ({len(c.configs)})" for c in merged.cells if len(c.configs) < most]
+        found.append(f"Fewer than {most} seeds: {'; '.join(fewer)}.")
+    return found
+
+
+def markdown(experiment: Experiment, request: Request, report: Report, missing: Sequence[str] = ()) -> str:
     """All tables of a report with their headings and notes."""
     lines = [f"# {experiment.title}", "", f"Scale: {request.scale}. Seeds: {' '.join(map(str, request.seeds))}.", ""]
-    if request.part:
-        lines += ["Only " + "; ".join(f"{name}: {', '.join(of)}" for name, of in request.part.items()) + ".", ""]
+    if request.changes:
+        lines += [f"Changed in every run: {', '.join(request.changes)}.", ""]
+    if missing:
+        lines += [f"A part: {len(missing)} of the experiment's runs are missing (`result.json` names them).", ""]
     for heading, rows in report.tables.items():
         lines += [f"## {heading}", "", console.markdown(rows)]
     with_paper = any(name.startswith("paper") for rows in report.tables.values() for name in rows[0])
@@ -58,14 +143,13 @@ def markdown(experiment: Experiment, request: Request, report: Report) -> str:
 def state(experiment: Experiment, request: Request, output: Path) -> str:
     """How far an experiment is: its result, or how many of its runs are finished."""
     try:
-        result = json.loads((output / experiment.name / "result.json").read_text())
-    except (OSError, ValueError):
+        result = _read(place(experiment, request, output))
+    except ValueError:
         result = {}
     planned = {run.config.folder_name for run in experiment.plan(request)}
     done = sum((request.runs / name / "summary.json").exists() for name in planned)
     runs = f"{done} of {len(planned)} runs finished" if planned else "needs no runs"
-    asked = (request.scale, list(request.seeds), request.part)
-    if (result.get("scale"), result.get("seeds"), result.get("part")) == asked:
+    if result and planned <= {run["folder"] for cell in result.get("cells", ()) for run in cell["runs"]}:
         return f"done {result['written'][:16].replace('T', ' ')}, {runs}"
     return runs
 

@@ -43,7 +43,7 @@ def test_there_is_one_experiment_for_each_table_and_figure() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_experiment_runs_offline_and_its_numbers_lead_to_run_folders(name: str, tmp_path: Path) -> None:
     assert main(["reproduce", name, "--scale", "smoke", "-o", str(tmp_path), *PARTS.get(name, [])]) == 0
-    folder = tmp_path / name
+    folder = tmp_path / name / "smoke"
     result = json.loads((folder / "result.json").read_text())
     assert (result["experiment"], result["scale"], result["seeds"]) == (name, "smoke", [0])
     assert (folder / "table.md").exists() or (folder / "figure.png").exists()
@@ -80,7 +80,7 @@ def test_several_runs_at_a_time_give_the_same_result(tmp_path: Path) -> None:
         output = tmp_path / jobs
         arguments = ["reproduce", "sensitivity", "--scale", "smoke", "-o", str(output), "--jobs", jobs]
         assert main([*arguments, "--set", "system.precision=64-true"]) == 0
-        found.append(json.loads((output / "sensitivity" / "result.json").read_text())["rows"])
+        found.append(json.loads((output / "sensitivity" / "smoke" / "result.json").read_text())["rows"])
     assert found[0] == found[1]
 
 
@@ -102,19 +102,19 @@ def test_missing_data_is_said_before_anything_is_written(
 def test_a_failed_evaluation_leaves_the_older_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(runs=tmp_path / "runs")
     paper.reproduce("stabilisers", asked, tmp_path)
-    before = (tmp_path / "stabilisers" / "result.json").read_text()
+    before = (tmp_path / "stabilisers" / "smoke" / "result.json").read_text()
 
     class Broken:
         name, title = "stabilisers", "broken"
         plan = staticmethod(stabilisers.EXPERIMENT.plan)
 
-        def report(self, request: Request, cells: Any) -> Any:
+        def report(self, request: Request, cells: Any, kept: Any = ()) -> Any:
             raise RuntimeError("no result")
 
     monkeypatch.setattr(stabilisers, "EXPERIMENT", Broken())
     with pytest.raises(RuntimeError, match="no result"):
         paper.reproduce("stabilisers", asked, tmp_path)
-    assert (tmp_path / "stabilisers" / "result.json").read_text() == before
+    assert (tmp_path / "stabilisers" / "smoke" / "result.json").read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Flatness:
         """SGD, SAM and LE-SAM."""
         return Grid(name=self.name, title=self.title, rows=rows("sgd", "sam", "lesam"), columns=STAGE).plan(request)
 
-    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+    def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Measure every run where it was kept."""
         settings = SETTINGS[request.scale]
 

@@ -32,7 +32,7 @@ class LossLandscape:
         """SGD, SAM and LE-SAM."""
         return Grid(name=self.name, title=self.title, rows=rows("sgd", "sam", "lesam"), columns=STAGE).plan(request)
 
-    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+    def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Evaluate the plane around the first run of each cell."""
         settings = SETTINGS[request.scale]
         found: dict[str, Landscape] = {}

@@ -45,7 +45,7 @@ class Mechanism:
         variants = {label: replace(variant, changes=_keep_all) for label, variant in rows("sam", "lesam").items()}
         return Grid(name=self.name, title=self.title, rows=variants, columns=STAGE).plan(request)
 
-    def report(self, request: Request, cells: Sequence[Cell]) -> Report:
+    def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Measure the terms where runs were kept; draw them, and the loss along real gradients."""
         measured: dict[str, Measured] = {}
         entries: list[dict[str, Any]] = []
