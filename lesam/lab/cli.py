@@ -51,12 +51,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lesam: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
+        from lesam.lab.sweeps.pool import RunsFailedError
         from lesam.lab.training.divergence import RunDivergedError
         from lesam.lab.training.interrupt import RunInterruptedError
 
         if isinstance(error, RunDivergedError):
             print(f"lesam: {error}; --again trains anew", file=sys.stderr)
             return 3
+        if isinstance(error, RunsFailedError):
+            print(f"lesam: {error}", file=sys.stderr)
+            return 1
         if not isinstance(error, RunInterruptedError):
             raise
         print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)

@@ -45,6 +45,7 @@ def reproduce(
     from lesam.lab.config.optimizer import methods as all_methods
     from lesam.lab.config.suggest import unknown
     from lesam.lab.paper.experiment import Request
+    from lesam.lab.sweeps.pool import RunsFailedError
 
     for given, known, kind in (
         ((scale,), all_recipes.SCALES, "scale"),
@@ -69,13 +70,20 @@ def reproduce(
         return
     if not names:
         raise ValueError(f"name an experiment: {', '.join(paper.NAMES)} (`lesam reproduce --list` shows them)")
+    failures = []
     for name in names:
-        folder = paper.reproduce(name, request, output, jobs=jobs)
+        try:
+            folder = paper.reproduce(name, request, output, jobs=jobs)
+        except RunsFailedError as error:
+            failures.append(str(error))
+            continue
         if folder is None:
             continue
         if (folder / "table.md").exists():
             print((folder / "table.md").read_text())
         print(*sorted(path for path in folder.iterdir() if not path.name.startswith(".")), sep="\n")
+    if failures:
+        raise RunsFailedError("\n".join(failures))
 
 
 def _list(request: Request, output: Path) -> None:

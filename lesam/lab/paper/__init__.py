@@ -18,6 +18,7 @@ from lesam.lab.config.suggest import unknown
 from lesam.lab.paper import experiments, results
 from lesam.lab.paper.experiment import Experiment, Request
 from lesam.lab.paper.running import train_all
+from lesam.lab.sweeps.pool import RunsFailedError
 from lesam.lab.training.inputs import check_inputs
 
 NAMES: tuple[str, ...] = tuple(found.name.replace("_", "-") for found in pkgutil.iter_modules(experiments.__path__))
@@ -45,6 +46,9 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
 
     Returns:
         The folder of the result; None in processes other than the first of a distributed run.
+
+    Raises:
+        RunsFailedError: Some runs failed; the result of the others is written.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -54,7 +58,14 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     results.check(experiment, request, output)
     check_inputs(run.config for run in planned)
-    cells = train_all(planned, request.runs, jobs=jobs)
+    cells, failures = train_all(planned, request.runs, jobs=jobs, progress=request.progress)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
-    return results.write(experiment, request, cells, output)
+    folder = results.write(experiment, request, cells, output) if cells or not planned else None
+    if failures:
+        there = f"{folder} has the others" if folder else "nothing was written"
+        raise RunsFailedError(
+            f"{len(failures)} of the runs of {name} failed; {there}. The same command trains them again.\n"
+            + "\n".join(failures)
+        )
+    return folder

@@ -124,9 +124,8 @@ def listed(cells: Sequence[Cell], earlier: Mapping[str, Any], kept: Sequence[Row
 def _locate(name: str, parents: Sequence[Path]) -> RunFolder | None:
     """A finished run by the name of its folder."""
     for parent in parents:
-        run = RunFolder(parent / name)
-        if run.summary() is not None:
-            return run
+        if (parent / name / "summary.json").is_file():
+            return RunFolder(parent / name)
     return None
 
 

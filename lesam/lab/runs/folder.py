@@ -9,8 +9,9 @@ import csv
 import io
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from lesam.lab.files import sync_file, sync_folder, write_atomically
 Row = dict[str, Any]
 EARLIER = "earlier"
 """Folder inside a run's with what is kept of it from before."""
+
+
+class RunBusyError(RuntimeError):
+    """Another process is training the run."""
 
 
 class RunFolder:
@@ -127,11 +132,24 @@ class RunFolder:
 
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RuntimeError(f"another process is training {self.path}; wait for it or stop it") from None
+            for attempt in reversed(range(3)):  # a process that only looks holds the lock for a moment
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if not attempt:
+                        message = f"another process is training {self.path}; wait for it or stop it"
+                        raise RunBusyError(message) from None
+                    time.sleep(0.05)
             yield
+
+    def busy(self) -> bool:
+        """Whether another process is training the run, as far as can be seen at this moment."""
+        try:
+            with self.lock() if (self.path / ".lock").exists() else nullcontext():
+                return False
+        except RunBusyError:
+            return True
 
     def _write_csv(self) -> None:
         rows = self.metrics()

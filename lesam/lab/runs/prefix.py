@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lesam.lab.config.optimizer import PLAIN, own_settings
 from lesam.lab.config.run import RunConfig, identity
-from lesam.lab.files import whole_folder
+from lesam.lab.files import whole_folder, write_atomically
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
 
@@ -44,7 +44,7 @@ def start_from_relative(config: RunConfig, runs: Path) -> RunFolder | None:
         The relative, None where there was none.
     """
     at, folder = config.schedule.switch_at, RunFolder.of(config, runs)
-    if at is None or at == 0 or folder.path.exists():
+    if at is None or at == 0 or (folder.path / "config.json").exists():
         return None
     for other in _relatives(config, runs):
         found = checkpoints.epoch_ends(other.checkpoints).get(at)
@@ -68,18 +68,18 @@ def _relatives(config: RunConfig, runs: Path) -> list[RunFolder]:
 
 
 def _copied(source: RunFolder, found: checkpoints.Checkpoint, target: RunFolder) -> bool:
-    """Copy rows and checkpoint; the folder appears under its name when all of it is there.
+    """Copy checkpoint and rows; what a process that died left of this is replaced.
 
     False where a relative that is still training deleted the checkpoint meanwhile.
     """
     origin = {"run": source.path.name, "epoch": found.epoch, "step": found.step}
     try:
-        with whole_folder(target.path) as temporary:
-            shutil.copytree(found.path, temporary / "checkpoints" / found.path.name)
-            for name in ("metrics.jsonl", "steps.jsonl"):
-                shutil.copy(source.path / name, temporary / name)
-            RunFolder(temporary).rewind(epoch=found.epoch)
-            (temporary / "origin.json").write_text(json.dumps(origin, indent=2) + "\n")
+        with whole_folder(target.checkpoints / found.path.name) as temporary:
+            shutil.copytree(found.path, temporary, dirs_exist_ok=True)
+        for name in ("metrics.jsonl", "steps.jsonl"):
+            write_atomically(target.path / name, (source.path / name).read_bytes())
+        target.rewind(epoch=found.epoch)
+        write_atomically(target.path / "origin.json", json.dumps(origin, indent=2) + "\n")
     except (OSError, shutil.Error):
         return False
     return True

@@ -1,11 +1,13 @@
 """Many runs at once: a few processes, each training one run after another.
 
-A run that raises is reported and the others continue; a process that dies is replaced, and only its run has failed.
+A run that raises is reported and the others continue; a process that dies is replaced, and only its run has failed. A
+run that another command is training is put off: it is asked for again when nothing else is left to do.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,13 @@ from typing import Any, Literal
 
 from lesam.lab.config.run import RunConfig
 from lesam.lab.training.reporter import Silent
+
+PAUSE = 5.0
+"""Seconds between two looks at a run that another command is training."""
+
+
+class RunsFailedError(RuntimeError):
+    """Some runs failed; the message says which and why, the others are finished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +40,7 @@ class Event:
     """What happened to a job: an epoch's row, a summary, or why it failed."""
 
     job: Job
-    kind: Literal["epoch", "done", "failed", "interrupted"]
+    kind: Literal["epoch", "done", "failed", "interrupted", "busy"]
     row: Mapping[str, Any] | None = None
     summary: Mapping[str, Any] | None = None
     error: str = ""
@@ -50,23 +59,37 @@ class Pool:
     def run(self, jobs: Iterator[Job] | list[Job], progress: Callable[[Event], None]) -> None:
         """Train all jobs, taken from the iterator when a process is free; ``progress`` is called with every event."""
         waiting = iter(jobs)
+        put_off: list[Job] = []
+        look_again = 0.0
         busy: dict[Connection, tuple[Any, Job]] = {}
         idle: list[tuple[Any, Connection]] = []
         try:
             while True:
-                while len(busy) < self._size and (job := next(waiting, None)) is not None:
+                while len(busy) < self._size:
+                    job = next(waiting, None)
+                    if job is None and put_off and time.monotonic() >= look_again:
+                        job = put_off.pop(0)
+                    if job is None:
+                        break
                     process, pipe = idle.pop() if idle else self._start()
                     pipe.send(job)
                     busy[pipe] = (process, job)
-                if not busy:
+                if not busy and not put_off:
                     return
-                for pipe in [known for known in wait(list(busy)) if isinstance(known, Connection)]:
+                if not busy:
+                    time.sleep(max(0.0, look_again - time.monotonic()))
+                pause = max(0.0, look_again - time.monotonic()) if put_off and len(busy) < self._size else None
+                for pipe in [known for known in wait(list(busy), pause) if isinstance(known, Connection)]:
                     process, job = busy[pipe]
                     event = _receive(pipe, process, job)
                     if event.kind != "epoch":
                         del busy[pipe]
                         if process.is_alive() and event.kind != "interrupted":
                             idle.append((process, pipe))
+                    if event.kind == "busy":
+                        put_off.append(event.job)
+                        look_again = time.monotonic() + PAUSE
+                        continue
                     progress(event)
                     if event.kind == "interrupted":
                         raise KeyboardInterrupt
@@ -102,7 +125,7 @@ def train_jobs(
 
     Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, record)
     if failures:
-        raise RuntimeError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
+        raise RunsFailedError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
     return {job.key: done[job.key] for job in waiting}
 
 
@@ -121,6 +144,7 @@ def _work(pipe: Connection, runs: str, threads: int) -> None:
     """What a worker process does: train jobs until the pipe closes."""
     import torch
 
+    from lesam.lab.runs.folder import RunBusyError
     from lesam.lab.training.interrupt import RunInterruptedError
     from lesam.lab.training.loop import train
 
@@ -136,6 +160,8 @@ def _work(pipe: Connection, runs: str, threads: int) -> None:
             return
         except (RunInterruptedError, KeyboardInterrupt):
             answer = ("interrupted", None)
+        except RunBusyError:
+            answer = ("busy", None)
         except Exception:
             answer = ("failed", traceback.format_exc())
         try:
@@ -154,8 +180,8 @@ def _receive(pipe: Connection, process: Any, job: Job) -> Event:
         return Event(job=job, kind="epoch", row=value)
     if kind == "done":
         return Event(job=job, kind="done", summary=value)
-    if kind == "interrupted":
-        return Event(job=job, kind="interrupted")
+    if kind in ("interrupted", "busy"):
+        return Event(job=job, kind=kind)
     return Event(job=job, kind="failed", error=value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from lesam.lab.config.run import RunConfig, moment
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
-from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.folder import RunBusyError, RunFolder
 from lesam.lab.runs.prefix import start_from_relative
 from lesam.lab.tasks import metrics as meter
 from lesam.lab.training.divergence import collapsed, lost_since
@@ -56,6 +56,7 @@ def train(
 
     Raises:
         RunInterruptedError: The process was asked to stop; a checkpoint was written.
+        RunBusyError: Another process is training this run.
     """
     fabric = fabric or make_fabric(config.system)
     progress = (progress or reporter()) if fabric.is_global_zero else Silent()
@@ -67,15 +68,20 @@ def train(
         progress.message(f"{folder.path} is finished{lost}; nothing to do (--again trains it anew)")
         return done
     anew = done is not None
+    if fabric.broadcast(folder.busy()):  # before data are loaded; the lock itself is taken when they are
+        raise RunBusyError(f"another process is training {folder.path}; wait for it or stop it")
     if config.task.two_passes:
         return _train_twice(config, folder, fabric, progress, anew=anew)
     # Built before anything is written: missing data or weights, and what the parts refuse, show here.
     session = Session(config, fabric)
-    relative = start_from_relative(config, Path(runs)) if fabric.is_global_zero else None
-    if relative is not None:
-        progress.message(f"{folder.path} begins where {relative.path} was at its switch")
-    with _opened(folder, config, fabric, anew=anew):
-        return _finish(session, folder, progress)
+
+    def relative() -> None:
+        found = start_from_relative(config, Path(runs))
+        if found is not None:
+            progress.message(f"{folder.path} begins where {found.path} was at its switch")
+
+    with _opened(folder, config, fabric, relative, anew=anew) as done:
+        return _finish(session, folder, progress) if done is None else done
 
 
 def _train_twice(
@@ -84,26 +90,51 @@ def _train_twice(
     """Let a first pass choose the length, and then train for that long."""
     first = first_pass(config)
     inner = RunFolder.of(first, folder.path)
-    chosen = fabric.broadcast(inner.summary()) is not None and not anew
-    session = None if chosen else Session(first, fabric)
-    with _opened(folder, config, fabric, anew=anew):
+    finished = fabric.broadcast(inner.summary()) is not None and not anew
+    session = None if finished else Session(first, fabric)
+    with _opened(folder, config, fabric, anew=anew) as done:
+        if done is not None:
+            return done
         if session is not None:
-            with _opened(inner, first, fabric):
-                _finish(session, inner, progress)
+            with _opened(inner, first, fabric) as chosen:
+                if chosen is None:
+                    _finish(session, inner, progress)
         choice = cast(Choice, fabric.broadcast(choose(inner) if fabric.is_global_zero else None))
         return _finish(Session(config, fabric, stop=choice.steps), folder, progress, choice)
 
 
 @contextmanager
-def _opened(folder: RunFolder, config: RunConfig, fabric: Fabric, *, anew: bool = False) -> Iterator[None]:
-    """The folder of a run that begins or resumes, locked against other processes; ``anew`` sets aside what is there."""
+def _opened(
+    folder: RunFolder,
+    config: RunConfig,
+    fabric: Fabric,
+    begin: Callable[[], None] = lambda: None,
+    *,
+    anew: bool = False,
+) -> Iterator[Summary | None]:
+    """The folder of a run that begins or resumes, locked against other processes.
+
+    Gives the summary of a run that another process finished since it was looked at. ``begin`` is called before
+    anything is written to the folder; ``anew`` sets aside what is there.
+    """
     with ExitStack() as stack:
+        busy, done = "", None
         if fabric.is_global_zero:
-            stack.enter_context(folder.lock())
-            if anew:
-                folder.set_aside(folder.results())
-            folder.create(config, environment.describe())
-        yield
+            try:
+                stack.enter_context(folder.lock())
+            except RunBusyError as error:
+                busy = str(error)
+            else:
+                if anew:
+                    folder.set_aside(folder.results())
+                done = folder.summary()
+                if done is None:
+                    begin()
+                    folder.create(config, environment.describe())
+        busy, done = fabric.broadcast((busy, done))
+        if busy:  # on every worker, so that none waits for the others
+            raise RunBusyError(busy)
+        yield done
 
 
 def _finish(session: Session, folder: RunFolder, progress: Reporter, choice: Choice | None = None) -> Summary:
