@@ -19,6 +19,9 @@ def reproduce(
     list_: Annotated[
         bool, Parameter(name="--list", negative="", help="List the experiments and how far each is.")
     ] = False,
+    plan: Annotated[
+        bool, Parameter(negative="", help="Print the runs to train with time and disk, one command a line, and stop.")
+    ] = False,
     scale: Scale = "small",
     seeds: Annotated[
         list[int],
@@ -70,6 +73,13 @@ def reproduce(
         return
     if not names:
         raise ValueError(f"name an experiment: {', '.join(paper.NAMES)} (`lesam reproduce --list` shows them)")
+    if plan:
+        from lesam.lab.paper import planning
+
+        for name in names:
+            for line in planning.lines(paper.find(name), request, output):
+                print(line, flush=True)
+        return
     failures = []
     for name in names:
         try:

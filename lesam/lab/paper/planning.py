@@ -1,0 +1,215 @@
+"""What an experiment would cost: its runs as commands, with an estimate of the time and disk that each takes.
+
+An estimate follows from finished runs of the same recipe and scale where there are some. Otherwise the operations of
+the network are counted and divided by what this machine reaches in a convolution: right to a factor of two or three.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+import lesam
+from lesam.lab import models, recipes
+from lesam.lab.config.optimizer import PLAIN
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import paths, to_plain
+from lesam.lab.device import measuring_device
+from lesam.lab.paper.experiment import Experiment, Request
+from lesam.lab.runs.folder import RunFolder
+
+# Training images, classes and side of an image where the configuration does not say. A domain trains for a number of
+# steps, so its size does not matter.
+_DATA: Mapping[str, tuple[int, int, int]] = {
+    "cifar10": (50_000, 10, 32),
+    "cifar100": (50_000, 100, 32),
+    "imagefolder": (1_281_167, 1000, 224),
+    "pacs": (2_000, 7, 224),
+    "vlcs": (2_000, 5, 224),
+    "synthetic": (512, 10, 32),
+    "synthetic_domains": (60, 4, 16),
+    "digits": (1_200, 10, 16),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Seconds of training and bytes of checkpoints that stay."""
+
+    seconds: float
+    size: float
+
+
+def lines(experiment: Experiment, request: Request, output: Path) -> Iterator[str]:
+    """One command a line for each run that is to be trained; what is no command is a comment of the shell."""
+    configs = {run.config.folder_name: run.config for run in experiment.plan(request)}
+    missing = [config for config in configs.values() if RunFolder.of(config, request.runs).summary() is None]
+    yield f"# {experiment.name} at scale {request.scale}: {len(configs)} runs, {len(missing)} of them to be trained"
+    total = Estimate(seconds=0.0, size=0.0)
+    for config in missing:
+        one = estimate(config, request.runs)
+        total = Estimate(seconds=total.seconds + one.seconds, size=total.size + one.size)
+        yield f"{command(config, request.runs)}  # about {_duration(one.seconds)}, {_bytes(one.size)}"
+    if missing:
+        parent = next(path for path in (request.runs.absolute(), *request.runs.absolute().parents) if path.exists())
+        free = shutil.disk_usage(parent).free
+        yield (
+            f"# all: about {_duration(total.seconds)} one after another on this machine "
+            f"({measuring_device(None, float64=False)}), {_bytes(total.size)} of disk; {_bytes(free)} are free"
+        )
+    yield f"{_again(experiment, request, output)}  # trains what is missing, evaluates, writes the result"
+
+
+def command(config: RunConfig, runs: Path) -> str:
+    """The command that trains a run: its recipe, and ``--set`` for every field that is not the recipe's."""
+    built = recipes.build(config.recipe, method=config.method, scale=config.scale, seed=config.seed)
+    theirs, ours = to_plain(built), to_plain(config)
+    changed = [path for path in dict.fromkeys([*paths(built), *paths(config)]) if _at(ours, path) != _at(theirs, path)]
+    words = ["lesam", "train", config.recipe, "--method", config.method, "--scale", config.scale]
+    words += ["--seeds", str(config.seed), "--runs", str(runs)]
+    for path in changed:
+        words += ["--set", f"{path}={_text(_at(ours, path))}"]
+    return shlex.join(words)
+
+
+def estimate(config: RunConfig, runs: Path) -> Estimate:
+    """What a run takes."""
+    steps = _steps(config)
+    passes = _passes(config.method)
+    if config.schedule.switch_at is not None:
+        late = 1 - config.schedule.switch_at / config.schedule.epochs
+        passes = 1 + (passes - 1) * late
+    per_pass = _seen(config, runs)
+    options = {name: value for name, value in config.model.options.items() if name != "weights"}
+    weights, operations = _network(config.model.name, json.dumps(options), *_input(config))
+    if per_pass is None:  # a backward pass is twice a forward pass
+        per_pass = 3 * operations * config.data.batch_size / _speed()
+    twice = 2 if config.task.two_passes else 1  # a first pass chooses the length
+    state = 2 if config.optimizer.base in ("adam", "adamw") or config.method in ("adam", "adamw") else 1
+    kept = len(config.record.keep_epochs) + config.record.keep
+    return Estimate(seconds=twice * steps * passes * per_pass, size=twice * 4 * weights * (1 + state) * kept)
+
+
+def _steps(config: RunConfig) -> int:
+    size = int(config.data.options.get("train_size") or _DATA[config.data.name][0])
+    if config.data.options.get("imbalance"):
+        size = int(size * _share(float(config.data.options["imbalance"] or 1), _input(config)[0]))
+    whole = config.schedule.epochs * math.ceil(size / config.data.batch_size)
+    check_every = getattr(config.task, "check_every", None)
+    if check_every is not None:
+        whole = config.schedule.epochs * check_every
+    return whole if config.schedule.steps is None else min(whole, config.schedule.steps)
+
+
+def _share(imbalance: float, classes: int) -> float:
+    """The part of the images that a long tail leaves."""
+    return math.fsum(imbalance ** (-number / (classes - 1)) for number in range(classes)) / classes
+
+
+def _seen(config: RunConfig, runs: Path) -> float | None:
+    """Seconds of one pass of one step in a finished run of the same recipe and scale."""
+    for path in sorted(runs.glob(f"{config.recipe}-{config.scale}-*/summary.json")):
+        run = RunFolder(path.parent)
+        try:
+            summary, other = run.summary() or {}, run.config()
+            steps = summary["last"]["step"] * summary["last"].get("passes", _passes(other.method))
+            if other.data.batch_size == config.data.batch_size and other.model == config.model and steps:
+                return float(summary["seconds"]) / float(steps)
+        except (ValueError, KeyError, TypeError):  # a folder that cannot be read says nothing about time
+            continue
+    return None
+
+
+def _passes(method: str) -> float:
+    if method in PLAIN:
+        return 1
+    base = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+    return float(lesam.METHODS[method](base).passes)
+
+
+def _input(config: RunConfig) -> tuple[int, int, int]:
+    """Classes, channels and side of what the network sees."""
+    _, classes, side = _DATA[config.data.name]
+    options, augment = config.data.options, config.data.augment_options
+    side = int(options.get("image_size") or options.get("size") or side)
+    side = int(augment.get("resize") or augment.get("size") or (224 if config.data.augment == "vit" else side))
+    return int(options.get("classes") or classes), 1 if config.data.name == "digits" else 3, side
+
+
+@cache
+def _network(name: str, options: str, classes: int, channels: int, side: int) -> tuple[int, float]:
+    """Number of weights, and operations of a forward pass of one image, counted without computing anything."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model = models.build(name, classes, **json.loads(options)).eval()
+        image = torch.zeros(1, channels, side, side)
+        model(image)
+    return sum(weight.numel() for weight in model.parameters()), float(counter.get_total_flops())
+
+
+@cache
+def _speed() -> float:
+    """Operations a second that this machine reaches in a convolution and its gradient."""
+    device = measuring_device(None, float64=False)
+    images = torch.randn(32, 64, 32, 32, device=device, requires_grad=True)
+    kernel = torch.randn(64, 64, 3, 3, device=device, requires_grad=True)
+
+    def once() -> None:
+        loss = functional.conv2d(images, kernel, padding=1).sum()
+        float(torch.autograd.grad(loss, [images, kernel])[1].sum())  # waits for the device
+
+    once()
+    began, done = time.perf_counter(), 0
+    while time.perf_counter() - began < 0.3:
+        once()
+        done += 1
+    return done * 3 * 2 * 32 * 64 * 64 * 9 * 32 * 32 / (time.perf_counter() - began)
+
+
+def _again(experiment: Experiment, request: Request, output: Path) -> str:
+    words = ["lesam", "reproduce", experiment.name, "--scale", request.scale, "-o", str(output)]
+    words += ["--runs", str(request.runs), "--seeds", *map(str, request.seeds)]
+    for option, values in (("--methods", request.methods), ("--recipes", request.recipes)):
+        words += [option, *values] if values else []
+    for text in request.changes:
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def _at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values.get(name)
+    return values
+
+
+def _text(value: Any) -> str:
+    """A value as ``--set`` reads it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _bytes(size: float) -> str:
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= length:
+            return f"{size / length:.1f} {unit}"
+    return f"{size / 1e3:.0f} kB"

@@ -1,0 +1,73 @@
+"""A plan: commands that train exactly the runs of an experiment, with time and disk, before anything starts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lesam.lab import models, paper
+from lesam.lab.cli import main
+from lesam.lab.config.text import from_json
+from lesam.lab.paper import planning
+from lesam.lab.paper.experiment import Request
+
+
+def request(runs: Path, **changes: Any) -> Request:
+    return Request(**{"scale": "smoke", "seeds": (0,), "runs": runs, **changes})
+
+
+def trained_by(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The run that a printed command trains."""
+    words = shlex.split(command, comments=True)
+    assert words[0] == "lesam"
+    capsys.readouterr()
+    assert main([*words[1:], "--dry-run"]) == 0
+    return from_json(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", paper.NAMES)
+def test_every_experiment_at_the_papers_scale_is_planned_without_data(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LESAM_DATA", str(tmp_path / "none"))
+    arguments = ["reproduce", name, "--plan", "--scale", "paper", "--seeds", "0", "-o", str(tmp_path / "out dir")]
+    assert main([*arguments, "--set", "record.steps_every=7"]) == 0
+    commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert not list(tmp_path.iterdir())
+    asked = request(tmp_path / "out dir" / "runs", scale="paper", changes=("record.steps_every=7",))
+    planned = {run.config.folder_name: run.config for run in paper.find(name).plan(asked)}
+    assert len(commands) == len(planned) + 1
+    assert shlex.split(commands[-1], comments=True)[:3] == ["lesam", "reproduce", name]
+    for command in commands[:-1]:
+        assert re.search(r"  # about [\d.]+ (s|min|h|days), [\d.]+ (kB|MB|GB|TB)$", command)
+    for command in {commands[0], commands[-2]} if planned else ():  # the configuration, with what is no identity
+        found = trained_by(command, capsys)
+        assert found == planned[found.folder_name]
+
+
+def test_a_planned_command_trains_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "radius", "--plan", "--scale", "smoke", "-o", str(tmp_path)]
+    assert main(arguments) == 0
+    first, *rest = (line for line in capsys.readouterr().out.splitlines() if line.startswith("lesam train"))
+    assert main(shlex.split(first, comments=True)[1:]) == 0
+    capsys.readouterr()
+    assert main(arguments) == 0
+    left = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lesam train")]
+    assert [line.split("  #")[0] for line in left] == [line.split("  #")[0] for line in rest]
+
+
+def test_disk_is_weights_and_momentum_of_every_checkpoint_that_stays(tmp_path: Path) -> None:
+    run = paper.find("cifar").plan(request(tmp_path, scale="paper"))[0].config
+    weights = sum(weight.numel() for weight in models.build("resnet18", 10).parameters())
+    kept = len(run.record.keep_epochs) + run.record.keep
+    assert planning.estimate(run, tmp_path).size == pytest.approx(kept * 2 * 4 * weights)
+
+
+def test_two_passes_take_twice_as_long_as_one(tmp_path: Path) -> None:
+    plans = {run.row: run.config for run in paper.find("cifar").plan(request(tmp_path, scale="paper"))}
+    seconds = {row: planning.estimate(config, tmp_path).seconds for row, config in plans.items()}
+    assert seconds["SAM"] == pytest.approx(2 * seconds["SGD"])
