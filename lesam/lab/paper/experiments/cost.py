@@ -50,6 +50,9 @@ class Cost:
 
     def plan(self, request: Request) -> list[Planned]:
         """It measures sessions of its own and leaves no runs."""
+        known = [f"cifar100-{backbone}" for backbone in BACKBONES.values()]
+        if request.recipes and not set(known) & set(request.recipes):
+            raise ValueError(f"cost measures {', '.join(known)}; got {', '.join(request.recipes)}")
         return []
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
@@ -59,8 +62,6 @@ class Cost:
             for label, backbone in BACKBONES.items()
             if not request.recipes or f"cifar100-{backbone}" in request.recipes
         }
-        if not measured:
-            raise ValueError(f"cost measures cifar100-{', cifar100-'.join(BACKBONES.values())}; got {request.recipes}")
         known = {str(row["row"]): row for row in kept} | measured
         found = {label: known[label] for label in BACKBONES if label in known}
         head = ["", "SAM (s)", "LE-SAM (s)", "LE-SAM / SAM", "paper: SAM (s)", "LE-SAM (s)", "ratio"]
