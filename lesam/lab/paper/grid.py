@@ -9,8 +9,9 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
+from lesam.lab import recipes
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, no_paper
-from lesam.lab.recipes.recipe import Figure, figure_text
+from lesam.lab.recipes.recipe import MARK, Figure, figure_text
 from lesam.lab.runs.folder import Row, RunFolder
 from lesam.lab.runs.repetitions import has_diverged, settings
 from lesam.lab.runs.statistics import Spread
@@ -43,7 +44,7 @@ ACCURACIES: Mapping[str, Quantity] = {
     "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
 }
 
-LOST = "†"
+LOST = "‡"
 """Stands behind figures of cells in which a run diverged."""
 
 OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
@@ -82,7 +83,7 @@ class Grid:
         spreads = {(row["row"], row["column"]): _spreads(row["values"]) for row in rows}
         if self.average is not None:
             spreads |= self._averages(rows)
-        lost = {(cell.row, cell.column): _diverged(cell) for cell in cells if _diverged(cell)}
+        lost = {(row["row"], row["column"]): row["diverged"] for row in rows if row["diverged"]}
         return Report(
             tables={quantity: self._table(quantity, spreads, lost) for quantity in self.quantities},
             rows=[
@@ -93,6 +94,7 @@ class Grid:
             notes=[
                 *([OVER_SEEDS] if len(request.seeds) > 1 else []),
                 *(f"{LOST} {row}, {column}: {', '.join(runs)} diverged." for (row, column), runs in lost.items()),
+                *self._guesses(rows),
                 *self.remarks(request, cells),
             ],
         )
@@ -107,7 +109,7 @@ class Grid:
                 continue
             ours = found[place]
             ours["values"] = {name: [*of, *row["values"].get(name, ())] for name, of in ours["values"].items()}
-            ours |= {name: [*ours[name], *row[name]] for name in ("seeds", "runs")}
+            ours |= {name: [*ours[name], *row[name]] for name in ("seeds", "runs", "diverged")}
         order = [(row, column) for column in self.columns for row in self.rows]
         return [found[place] for place in order if place in found]
 
@@ -150,7 +152,8 @@ class Grid:
         rows = [row for row in self.rows if any(place[0] == row for place in spreads)]
         published = {(row, column): self.paper(row, column, quantity) for row in rows for column in columns}
         with_paper = [column for column in columns if any(published[row, column] for row in rows)]
-        table = [["", *(text for column in columns for text in (column, *["paper"] * (column in with_paper)))]]
+        heads = {column: f"{column} {MARK}" if self._ours(column) else column for column in columns}
+        table = [["", *(text for column in columns for text in (heads[column], *["paper"] * (column in with_paper)))]]
         for row in rows:
             line = [row]
             for column in columns:
@@ -161,6 +164,23 @@ class Grid:
                     line.append(figure_text(published[row, column]))
             table.append(line)
         return table
+
+    def _ours(self, column: str) -> str:
+        """Settings of a column's recipes that the paper does not give; those of all columns for their average."""
+        named = [self.columns[column]] if column in self.columns else list(self.columns.values())
+        used = (variant.recipe(recipe) for recipe in named for variant in self.rows.values())
+        return max(map(recipes.ours, used), key=len, default="")
+
+    def _guesses(self, rows: Sequence[Row]) -> list[str]:
+        """What the mark in the headings means."""
+        found: dict[str, list[str]] = {}
+        for column in dict.fromkeys(row["column"] for row in rows):
+            found.setdefault(self._ours(column), []).append(column)
+        return [
+            f"{MARK} {', '.join(columns)}: the paper does not give {text}; these are our choice."
+            for text, columns in found.items()
+            if text
+        ]
 
     def _headings(self) -> list[str]:
         return [*self.columns, *([] if self.average is None else [self.average])]
@@ -178,16 +198,13 @@ class Grid:
             "values": {name: [read(run) for run in cell.runs] for name, read in self.quantities.items()},
             "paper": {name: figure for name, figure in published.items() if figure is not None},
             "runs": [run.path.name for run in cell.runs],
+            "diverged": [run.path.name for run in cell.runs if has_diverged(run.summary())],
         }
 
 
 def _spreads(values: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
     known = {name: [value for value in found if value is not None] for name, found in values.items()}
     return {name: Spread.of(found) for name, found in known.items() if found}
-
-
-def _diverged(cell: Cell) -> list[str]:
-    return [run.path.name for run in cell.runs if has_diverged(run.summary())]
 
 
 def _summary(run: RunFolder) -> Row:

@@ -15,6 +15,7 @@ from lesam.lab import console
 from lesam.lab.files import locked, write_atomically
 from lesam.lab.paper import merging
 from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
+from lesam.lab.recipes.published import same_setting
 from lesam.lab.runs import environment
 
 
@@ -134,10 +135,19 @@ def markdown(experiment: Experiment, request: Request, report: Report, missing: 
     for heading, rows in report.tables.items():
         lines += [f"## {heading}", "", console.markdown(rows)]
     with_paper = any(name.startswith("paper") for rows in report.tables.values() for name in rows[0])
-    if with_paper and (request.scale != "paper" or request.changes):
+    if with_paper and not _as_published(experiment, request):
         lines.append('The columns headed "paper" hold the paper\'s figures for its own setting: not to be compared.')
     lines += list(report.notes)
     return "\n".join(lines) + "\n"
+
+
+def _as_published(experiment: Experiment, request: Request) -> bool:
+    """Whether runs have the paper's setting: its scale, and no change but to what the paper leaves open (Cutout)."""
+    plain = experiment.plan(replace(request, changes=()))
+    pairs = zip(experiment.plan(request), plain, strict=True)
+    return request.scale == "paper" and (
+        all(same_setting(run.config, paper.config) for run, paper in pairs) if plain else not request.changes
+    )
 
 
 def state(experiment: Experiment, request: Request, output: Path) -> str:

@@ -25,7 +25,7 @@ from lesam.lab.config.suggest import unknown
 from lesam.lab.config.text import normalise
 from lesam.lab.recipes.recipe import SCALES, Build, Figure, Recipe
 
-__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "known", "names"]
+__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "known", "names", "ours"]
 
 
 @cache
@@ -43,6 +43,11 @@ def names() -> tuple[str, ...]:
 def figures(recipe: str) -> Mapping[str, Figure]:
     """The paper's test accuracy of a recipe by method; empty for a recipe of somebody else."""
     return known()[recipe].figures if recipe in known() else {}
+
+
+def ours(recipe: str) -> str:
+    """Settings of a recipe at the paper's scale that the paper does not give; empty where it gives all that matter."""
+    return known()[recipe].ours if recipe in known() else ""
 
 
 def attacked(recipe: str) -> Mapping[str, Mapping[str, float]]:

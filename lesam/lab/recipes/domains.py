@@ -130,6 +130,7 @@ RECIPES = tuple(
         title=f"{collection.upper()}, trained on {source} with ERM++ and tested on the other domains",
         build=partial(domains, collection, source),
         figures=FIGURES[f"{collection}-{source}"],
+        ours="number of steps, rho, sigma, cap and seeds",
     )
     for collection, sources in SOURCES.items()
     for source in sources

@@ -49,6 +49,9 @@ def imagenet_settings(method: str) -> Settings:
         "sam": {"rho": 0.05},  # SAM's and ESAM's usual value on ImageNet
         "esam": {"rho": 0.05, "beta": 0.6, "gamma": 0.5},  # the same, with the released beta and gamma
         "asam": {"rho": 1.0, "eta": 0.01},  # ASAM's paper, ImageNet
+        # Nothing for ImageNet: the releases' values for CIFAR-100 (Friendly-SAM) and for CIFAR (Eigen-SAM).
+        "friendlysam": {"rho": 0.2, "weight": 1.0, "decay": 0.9},
+        "eigensam": {"rho": 0.1, "alpha": 0.2, "every": 100},
         "gsam": {"rho": 0.04, "rho_min": 0.02, "alpha": 0.01},  # GSAM for ResNets, radius tied to the rate
         "msam": {"rho": 3.0},  # released ResNet-50 command
         "lesam": {"sigma": 0.3, "rho_max": 0.2},  # the paper's ImageNet table

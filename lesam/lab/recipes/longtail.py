@@ -168,6 +168,7 @@ RECIPES = tuple(
         f"{'GLMC' if kind == 'glmc' else 'cross-entropy'}",
         build=partial(longtail, data, imbalance, kind),
         figures=FIGURES.get(f"{data}-lt{imbalance}-{kind}", {}),
+        ours="network, rho, sigma, cap and the loss that is climbed" if kind == "glmc" else "network",
     )
     for data in ("cifar10", "cifar100")
     for imbalance in IMBALANCES

@@ -29,9 +29,25 @@ def published(config: RunConfig) -> Figure | None:
     if figure is None or config.scale != "paper":
         return None
     for path, value in _departures(config).items():
-        if path not in _OPEN or value not in _OPEN_VALUES.get(path, (value,)):
+        if not _is_open(path, value):
             return None
     return figure
+
+
+def same_setting(mine: RunConfig, theirs: RunConfig) -> bool:
+    """Whether two runs differ in nothing but readings that the paper leaves open.
+
+    >>> from lesam.lab.config.text import override
+    >>> config = recipes.build("cifar100-resnet18", method="lesam", scale="paper")
+    >>> [same_setting(override(config, [text]), config) for text in ("data.augment=basic_cutout", "optimizer.lr=0.1")]
+    [True, False]
+    """
+    ours, paper = settings(mine), settings(theirs)
+    return all(_is_open(path, ours.get(path)) for path in ours.keys() | paper if ours.get(path) != paper.get(path))
+
+
+def _is_open(path: str, value: Any) -> bool:
+    return path in _OPEN and value in _OPEN_VALUES.get(path, (value,))
 
 
 def published_under_attack(config: RunConfig, preset: str) -> float | None:

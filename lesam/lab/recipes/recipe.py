@@ -30,8 +30,14 @@ class Recipe:
     build: Build
     figures: Mapping[str, Figure] = field(default_factory=dict)
     """The paper's test accuracy by method, for the paper's setting."""
+    ours: str = ""
+    """Settings of the paper's scale that the paper does not give, in words; tables mark what rests on them."""
     attacked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's accuracy under attack, by method and then by the attack's name in ``PRESETS``."""
+
+
+MARK = "†"
+"""Marks what rests on settings that the paper does not give."""
 
 
 def figure_text(figure: Figure | None) -> str:

@@ -76,6 +76,7 @@ RECIPES = tuple(
         title=f"ViT-B/16, pretrained on ImageNet, fine-tuned on {data.upper().replace('CIFAR', 'CIFAR-')}",
         build=partial(vit, data),
         figures=FIGURES[f"vit-{data}"],
+        ours="optimizer, learning rate, batch size, warm-up, augmentation, rho, sigma, cap and annealing",
     )
     for data in ("cifar10", "cifar100")
 )

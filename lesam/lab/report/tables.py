@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lesam.lab import console
+from lesam.lab import console, recipes
 from lesam.lab.recipes.published import published
-from lesam.lab.recipes.recipe import Figure, figure_text
+from lesam.lab.recipes.recipe import MARK, Figure, figure_text
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread
 
@@ -69,7 +69,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
                 line.best.text(),
                 line.train.text(),
                 "" if line.capped is None else f"{line.capped * 100:.0f}",
-                figure_text(line.paper),
+                figure_text(line.paper) + (f" {MARK}" if line.paper and recipes.ours(line.recipe) else ""),
             )
             for line in table
         ),
@@ -78,7 +78,16 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def markdown(table: Sequence[Line]) -> str:
     """A markdown table with its note."""
-    return f"{console.markdown(cells(table))}\n{NOTE}\n"
+    return f"{console.markdown(cells(table))}\n{note(table)}\n"
+
+
+def note(table: Sequence[Line]) -> str:
+    """What a reader of the table has to know."""
+    guessed = {line.recipe: text for line in table if line.paper and (text := recipes.ours(line.recipe))}
+    marks = [
+        f" {MARK} {recipe}: the paper does not give {text}; these are our choice." for recipe, text in guessed.items()
+    ]
+    return NOTE + "".join(marks)
 
 
 def latex(table: Sequence[Line]) -> str:
@@ -87,7 +96,7 @@ def latex(table: Sequence[Line]) -> str:
     body = [" & ".join(row) + r" \\" for row in rows]
     return "\n".join(
         [
-            rf"% {NOTE}",
+            rf"% {note(table)}",
             r"\begin{tabular}{lllrrrrrr}",
             r"\toprule",
             " & ".join(head) + r" \\",
@@ -126,6 +135,6 @@ FORMATS: dict[str, Callable[[Sequence[Line]], str]] = {
 
 
 def _escape(text: str) -> str:
-    for plain, escaped in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("*", r"$^*$")):
+    for plain, escaped in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("*", r"$^*$"), (MARK, r"$^\dagger$")):
         text = text.replace(plain, escaped)
     return text

@@ -20,12 +20,13 @@ from lesam.lab.runs.folder import RunFolder
 
 NAMES = {
     *("cifar", "imagenet", "vit-finetune", "flatness", "landscape", "radius", "late-switch", "lesam-plus", "pacs"),
-    *("vlcs", "adversarial", "sensitivity", "long-tail", "cost", "mechanism", "stabilisers"),
+    *("vlcs", "adversarial", "sensitivity", "long-tail", "cost", "mechanism", "stabilisers", "cutout"),
 }
 
 # Enough of the large tables to see every kind of cell; the other experiments run whole.
 PARTS = {
     "cifar": ["--recipes", "cifar10-wrn", "cifar100-pyramid", "--methods", "sgd", "esam", "lesam"],
+    "cutout": ["--recipes", "cifar10-resnet18", "--methods", "sam"],
     "imagenet": ["--recipes", "imagenet-resnet50", "--methods", "eigensam", "lesam"],
     "lesam-plus": ["--recipes", "cifar100-wrn"],
 }
