@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +36,25 @@ def make_app() -> App:
 
     app = App(name="lesam", help="Sharpness-aware training: the experiments of the LE-SAM paper.")
     for name, target in COMMANDS.items():
-        app.command(target, name=name)
+        app.command(target, name=name, help=described(target))
     return app
+
+
+def described(target: str) -> str:
+    """What a command's function says about itself, read from its source: importing all of them would take seconds.
+
+    >>> described("lesam.lab.commands.table:table").partition(":")[0]
+    'Tabulate finished runs'
+    """
+    module, _, function = target.partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"there is no module {module} behind the command {target}")
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            # Without the section on parameters, which the list of options shows.
+            return (ast.get_docstring(node) or "").partition("\n\nParameters\n---")[0]
+    raise ValueError(f"there is no function {function} in {spec.origin}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -38,6 +38,7 @@ __all__ = [
     "NORMALISATIONS",
     "PADDING_LABEL",
     "PRESETS",
+    "TITLES",
     "Augment",
     "AugmentConfig",
     "Batches",
@@ -70,6 +71,18 @@ _LOADERS: dict[str, Callable[..., Splits]] = {
 _AS_THEY_ARE = ("imagefolder", "pacs", "vlcs", "synthetic_domains")
 
 NAMES = tuple(_LOADERS)
+
+TITLES: dict[str, str] = {
+    "cifar10": "CIFAR-10, 50,000 training and 10,000 test images of 32 x 32; downloaded when absent",
+    "cifar100": "CIFAR-100, the same in 100 classes; downloaded when absent",
+    "digits": "scikit-learn's digits, 1,797 images of 8 x 8; comes with scikit-learn",
+    "synthetic": "made-up images of waves under noise; needs no files",
+    "imagefolder": "any images in train/CLASS and val/CLASS, such as ImageNet",
+    "pacs": "PACS, 9,991 images of 7 classes in 4 domains; folders of files",
+    "vlcs": "VLCS, 10,729 images of 5 classes in 4 domains; folders of files",
+    "synthetic_domains": "made-up images in four styles; needs no files",
+}
+"""What each data set is, in a line."""
 
 
 def default_root() -> Path:

@@ -27,7 +27,7 @@ from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
 from lesam.lab.models.resnet32 import resnet32
 from lesam.lab.models.wide import wrn28_10
 
-__all__ = ["NAMES", "NormalizedInput", "build", "options"]
+__all__ = ["NAMES", "TITLES", "NormalizedInput", "build", "options"]
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
@@ -45,6 +45,22 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 NAMES = tuple(_BUILDERS)
+
+TITLES: dict[str, str] = {
+    "resnet18": "ResNet-18 of CIFAR studies, 11 million parameters",
+    "preact_resnet18": "pre-activation ResNet-18 of robustness studies, 11 million parameters",
+    "wrn28_10": "WideResNet-28-10 without dropout, 36 million parameters",
+    "pyramidnet110": "PyramidNet-110 (alpha 270) with basic blocks, 28 million parameters",
+    "small_resnet": "narrow ResNet of three stages for studies on a CPU",
+    "resnet32": "ResNet-32 of long-tail studies, half a million parameters",
+    "resnet32_glmc": "GLMC's ResNet-32, four times as wide, with its two extra heads",
+    "digits_cnn": "small BatchNorm network for 8 x 8 digits",
+    "imagenet_resnet18": "torchvision's ResNet-18, fresh or pretrained",
+    "imagenet_resnet50": "torchvision's ResNet-50, fresh or pretrained",
+    "imagenet_resnet101": "torchvision's ResNet-101, fresh or pretrained",
+    "vit_b_16": "torchvision's ViT-B/16 with a new head, fresh or pretrained",
+}
+"""What each model is, in a line."""
 
 _FIXED = ("classes", "maker", "named")
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from lesam.lab.config import RunConfig
 
-SCALES: tuple[str, ...] = ("smoke", "small", "paper")
+SCALE_TITLES: dict[str, str] = {
+    "smoke": "seconds, made-up images: a look at the machinery",
+    "small": "minutes on two CPU cores, real images",
+    "paper": "the paper's own setting",
+}
+"""What each scale is, in a line."""
+
+SCALES: tuple[str, ...] = tuple(SCALE_TITLES)
 
 Build = Callable[[str, str, int], RunConfig]
 """From a method, a scale and a seed to the configuration of a run."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab import recipes
+from lesam.lab import data, models, recipes
 from lesam.lab.cli import COMMANDS, main, make_app
 from lesam.lab.config.optimizer import methods
 
@@ -51,12 +51,30 @@ def test_every_command_has_its_options_frozen() -> None:
     assert OPTIONS.keys() <= COMMANDS.keys()
 
 
-def test_list_prints_whole_names_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_titled_tables_with_a_line_about_each_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert {*recipes.names(), *methods(), *recipes.SCALES} <= set(lines)
+    printed = capsys.readouterr().out
+    assert all(heading in printed for heading in ("Recipes:", "Methods:", "Scales:", "Models:", "Data sets:"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if "|" in line]
+    words = {row[0]: row[1] for row in rows}
+    names = {*recipes.names(), *methods(), *recipes.SCALES, *models.NAMES, *data.NAMES}
+    assert {name for name in names if len(words[name].split()) < 3} == set()
+
+
+def test_a_list_of_one_kind_is_names_for_programs_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "recipes"]) == 0
     assert capsys.readouterr().out.splitlines() == list(recipes.names())
+
+
+def test_help_describes_every_command_without_torch() -> None:
+    code = "import sys; from lesam.lab.cli import main; main(['--help']); print('torch' in sys.modules)"
+    environment = {**os.environ, "COLUMNS": "200"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    *lines, torch = printed.stdout.splitlines()
+    assert torch == "False"
+    described = {line.split()[1]: line.split()[2:-1] for line in lines if line.startswith("│")}
+    assert COMMANDS.keys() <= described.keys()
+    assert all(len(described[command]) > 3 for command in COMMANDS)
 
 
 @pytest.mark.parametrize(
