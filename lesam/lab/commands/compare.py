@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import Seeds
+from lesam.lab.commands.options import Seeds, distinct
 
 if TYPE_CHECKING:
     from lesam.lab.sweeps.pool import Job
@@ -37,7 +37,7 @@ def compare(
     from lesam.lab.sweeps import compare as comparing
     from lesam.lab.sweeps.display import Display
 
-    began = time.monotonic()
+    began, seeds = time.monotonic(), distinct(seeds)
     methods = tuple(comparing.SETTINGS)
     with Display(comparing.run_count(methods, seeds), name=_setting) as display:
         results = comparing.compare(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,3 +18,16 @@ Method = Annotated[str, Parameter(help="A method of `lesam list methods`.")]
 Scale = Annotated[str, Parameter(help="smoke (seconds), small (two CPU cores) or paper.")]
 Runs = Annotated[Path, Parameter(name=["--runs", "-o"], help="Folder in which run folders are made.")]
 RunPaths = Annotated[list[Path], Parameter(negative="", help="Run folders, or folders with run folders in them.")]
+
+
+def distinct(seeds: Sequence[int]) -> list[int]:
+    """The seeds, each of them once; the same seed again would be the same run again, not another repetition.
+
+    >>> distinct([3, 1])
+    [3, 1]
+    """
+    once = list(dict.fromkeys(seeds))
+    if len(once) < len(seeds):
+        repeated = sorted({seed for seed in once if list(seeds).count(seed) > 1})
+        print(f"counted once though given several times: seed {', '.join(map(str, repeated))}", file=sys.stderr)
+    return once

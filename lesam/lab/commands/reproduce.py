@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import Overrides, Scale
+from lesam.lab.commands.options import Overrides, Scale, distinct
 
 if TYPE_CHECKING:
     from lesam.lab.paper.experiment import Request
@@ -61,7 +61,7 @@ def reproduce(
                 raise unknown(kind, name, known)
     request = Request(
         scale=scale,
-        seeds=tuple(seeds) or ((0,) if scale == "smoke" else (0, 1, 2)),
+        seeds=tuple(distinct(seeds)) or ((0,) if scale == "smoke" else (0, 1, 2)),
         runs=runs or output / "runs",
         methods=tuple(methods),
         recipes=tuple(recipes),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds
+from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds, distinct
 
 
 def sweep(
@@ -52,6 +52,7 @@ def sweep(
 
     if bool(grid) == bool(search):
         raise ValueError("a sweep needs either --grid or --search")
+    seeds = distinct(seeds)
     runs.mkdir(parents=True, exist_ok=True)
     if grid:
         settings = gridding.parse_grid(grid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,15 +17,23 @@ def table(
     format: Literal["markdown", "latex", "csv"] = "markdown",
     output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")] = None,
 ) -> None:
-    """Tabulate finished runs: n, mean, standard deviation, and the paper's figure where the setting is the paper's."""
+    """Tabulate finished runs: n, mean, standard deviation, and the paper's figure where the setting is the paper's.
+
+    Runs that are not finished, and folders of the same run, are named below the table (CSV: on standard error).
+    """
     from lesam.lab.report import tables
     from lesam.lab.runs.folder import find_runs
-    from lesam.lab.runs.repetitions import group
+    from lesam.lab.runs.repetitions import group, remarks
 
-    lines = tables.lines(group(find_runs(runs)))
+    groups = group(find_runs(runs))
+    lines = tables.lines(groups)
     if not lines:
         raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished")
-    text = tables.FORMATS[format](lines)
+    said = remarks(groups)
+    text = tables.FORMATS[format](lines, said)
+    if format == "csv":
+        for words in said:
+            print(words, file=sys.stderr)
     if output is None:
         print(text, end="")
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds
+from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds, distinct
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
         changes["record.track_every"] = track_every
     if switch_at is not None:
         changes |= {"schedule.switch_at": switch_at, "schedule.carry_momentum": not fresh_momentum}
-    built = [recipes.build(recipe, method=method, scale=scale, seed=seed) for seed in seeds]
+    built = [recipes.build(recipe, method=method, scale=scale, seed=seed) for seed in distinct(seeds)]
     configs = [override(change(config, changes), set_) for config in built]
     if dry_run:
         print(*(to_json(config) for config in configs), sep="", end="")

@@ -76,9 +76,9 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(table: Sequence[Line]) -> str:
-    """A markdown table with its note."""
-    return f"{console.markdown(cells(table))}\n{note(table)}\n"
+def markdown(table: Sequence[Line], remarks: Sequence[str] = ()) -> str:
+    """A markdown table with its note, and what there is to say about these runs."""
+    return f"{console.markdown(cells(table))}\n" + "".join(f"{words}\n" for words in (note(table), *remarks))
 
 
 def note(table: Sequence[Line]) -> str:
@@ -90,13 +90,13 @@ def note(table: Sequence[Line]) -> str:
     return NOTE + "".join(marks)
 
 
-def latex(table: Sequence[Line]) -> str:
-    r"""A LaTeX ``tabular`` for booktabs."""
+def latex(table: Sequence[Line], remarks: Sequence[str] = ()) -> str:
+    r"""A LaTeX ``tabular`` for booktabs; the note and the remarks are comments."""
     head, *rows = ([_escape(cell) for cell in row] for row in cells(table))
     body = [" & ".join(row) + r" \\" for row in rows]
     return "\n".join(
         [
-            rf"% {note(table)}",
+            *(rf"% {words}" for words in (note(table), *remarks)),
             r"\begin{tabular}{lllrrrrrr}",
             r"\toprule",
             " & ".join(head) + r" \\",
@@ -110,28 +110,31 @@ def latex(table: Sequence[Line]) -> str:
 
 
 def comma_separated(table: Sequence[Line]) -> str:
-    """CSV with full precision, fractions instead of percentages for ours, the paper's figures as printed."""
+    """CSV with full precision; every accuracy and share is a fraction, the paper's as well."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
         [
             *("recipe", "scale", "method", "n", "test_mean", "test_std", "best_mean", "best_std"),
-            *("train_mean", "train_std", "capped", "paper_mean_percent", "paper_std_percent"),
+            *("train_mean", "train_std", "capped", "paper_mean", "paper_std"),
         ]
     )
     for line in table:
         spreads = [value for spread in (line.last, line.best, line.train) for value in (spread.mean, spread.std)]
-        values = [*spreads, line.capped, *(line.paper or (None, None))]
+        # Printed with two decimals of a percentage, so that four of the fraction are all there are.
+        paper = [None if value is None else round(value / 100, 6) for value in line.paper or (None, None)]
+        values = [*spreads, line.capped, *paper]
         shown = ["" if value is None or math.isnan(value) else repr(value) for value in values]
         writer.writerow([line.recipe, line.scale, line.label, line.last.n, *shown])
     return text.getvalue()
 
 
-FORMATS: dict[str, Callable[[Sequence[Line]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Line], Sequence[str]], str]] = {
     "markdown": markdown,
     "latex": latex,
-    "csv": comma_separated,
+    "csv": lambda table, remarks: comma_separated(table),
 }
+"""From lines and remarks to text; a CSV file has no place for remarks."""
 
 
 def _escape(text: str) -> str:

@@ -24,6 +24,8 @@ class Group:
     place: str
     """Recipe and scale, where the groups at hand come from several; else empty."""
     runs: tuple[RunFolder, ...]
+    duplicates: tuple[RunFolder, ...] = ()
+    """Folders of a run that another folder among the runs is as well: no further repetitions."""
 
     @property
     def title(self) -> str:
@@ -46,6 +48,12 @@ class Group:
         summaries = [(run, run.summary()) for run in self.runs]
         return tuple(run for run, summary in summaries if summary is not None and "test_accuracy" in summary["last"])
 
+    @property
+    def unfinished(self) -> tuple[RunFolder, ...]:
+        """The others, which tables leave out."""
+        finished = self.finished
+        return tuple(run for run in self.runs if run not in finished)
+
     def rows(self) -> list[list[Row]]:
         """The epochs of each run."""
         return [run.metrics() for run in self.runs]
@@ -64,7 +72,10 @@ def has_diverged(summary: Row | None) -> bool:
 
 
 def group(runs: Iterable[RunFolder]) -> list[Group]:
-    """Put repetitions together, in the order in which methods are listed; labels say what differs."""
+    """Put repetitions together, in the order in which methods are listed; labels say what differs.
+
+    Of several folders of the same run, as copies are, one counts: the first that is finished, or the first.
+    """
     cells: dict[str, list[tuple[RunConfig, RunFolder]]] = {}
     for run in runs:
         config = run.config()
@@ -72,21 +83,49 @@ def group(runs: Iterable[RunFolder]) -> list[Group]:
     members = sorted(cells.values(), key=lambda cell: _order(cell[0][0]))
     configs = [cell[0][0] for cell in members]
     places = {(config.recipe, config.scale) for config in configs}
-    return [
-        Group(
-            config=config,
-            label=_label(config, configs),
-            place=f"{config.recipe} {config.scale}" if len(places) > 1 else "",
-            runs=tuple(run for _, run in cell),
+    found = []
+    for config, cell in zip(configs, members, strict=True):
+        runs_once = _once(cell)
+        found.append(
+            Group(
+                config=config,
+                label=_label(config, configs),
+                place=f"{config.recipe} {config.scale}" if len(places) > 1 else "",
+                runs=runs_once,
+                duplicates=tuple(run for _, run in cell if run not in runs_once),
+            )
         )
-        for config, cell in zip(configs, members, strict=True)
-    ]
+    return found
+
+
+def remarks(groups: Iterable[Group]) -> list[str]:
+    """Sentences about the folders that a table or figure does not count: copies of another one, unfinished runs."""
+    copies, unfinished = [], []
+    for each in groups:
+        copies += [str(run.path) for run in each.duplicates]
+        unfinished += [str(run.path) for run in each.unfinished]
+    said = []
+    if copies:
+        said.append(f"Counted once, the same run (setting and seed) as another folder: {', '.join(copies)}.")
+    if unfinished:
+        said.append(f"Not finished and left out: {', '.join(unfinished)}.")
+    return said
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
     """All settings that make a run what it is, apart from its seeds, by dotted path."""
     flat = _flatten(identity(config))
     return {path: value for path, value in flat.items() if path not in NOT_SETTINGS}
+
+
+def _once(cell: Sequence[tuple[RunConfig, RunFolder]]) -> tuple[RunFolder, ...]:
+    """One folder for each run: the first that is finished, else the first."""
+    chosen: dict[str, RunFolder] = {}
+    for config, run in cell:
+        known = chosen.get(config.fingerprint)
+        if known is None or (known.summary() is None and run.summary() is not None):
+            chosen[config.fingerprint] = run
+    return tuple(chosen.values())
 
 
 def _cell(config: RunConfig) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
 from lesam.lab import recipes
+from lesam.lab.cli import main
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.report import tables
@@ -61,11 +63,41 @@ def test_repetitions_share_a_line_and_other_settings_do_not(tmp_path: Path) -> N
     assert [line.paper for line in lines] == [(78.31, 0.10), None, (81.51, 0.08)]
 
 
-def test_unfinished_runs_are_left_out(tmp_path: Path) -> None:
+def test_unfinished_runs_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished(paper("sam", 0), tmp_path, 0.8, 0.8, [None])
-    RunFolder.of(paper("sam", 1), tmp_path).create(paper("sam", 1), {})
+    unfinished = RunFolder.of(paper("sam", 1), tmp_path)
+    unfinished.create(paper("sam", 1), {})
     (line,) = tables.lines(group(find_runs([tmp_path])))
     assert line.last.n == 1
+    for form in ("markdown", "latex", "csv"):
+        assert main(["table", str(tmp_path), "--format", form]) == 0
+        printed = capsys.readouterr()
+        assert str(unfinished.path) in (printed.err if form == "csv" else printed.out)
+        assert form != "csv" or str(unfinished.path) not in printed.out
+
+
+def test_copies_of_a_run_count_once_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished(paper("sam", 0), tmp_path / "here", 0.8, 0.8, [None])
+    finished(paper("sam", 1), tmp_path / "here", 0.9, 0.9, [None])
+    shutil.copytree(run.path, tmp_path / "there" / "the-same-elsewhere")
+    RunFolder.of(paper("sam", 0), tmp_path / "aborted").create(paper("sam", 0), {})
+    (line,) = tables.lines(group(find_runs([tmp_path / "aborted", tmp_path])))
+    assert line.last.n == 2
+    assert line.last.mean == pytest.approx(0.85)
+    assert main(["table", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "the-same-elsewhere" in printed
+    assert "aborted" in printed
+
+
+def test_a_seed_given_twice_is_trained_and_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--scale", "smoke", "--seeds", "0", "0", "1", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert [line for line in printed.out.splitlines() if line.startswith('  "seed"')] == [
+        '  "seed": 0,',
+        '  "seed": 1,',
+    ]
+    assert "seed 0" in printed.err
 
 
 def test_every_format_has_the_numbers(tmp_path: Path) -> None:
@@ -81,7 +113,7 @@ def test_every_format_has_the_numbers(tmp_path: Path) -> None:
     (row,) = csv.DictReader(io.StringIO(tables.comma_separated(lines)))
     assert float(row["test_mean"]) == pytest.approx(0.81)
     assert float(row["test_std"]) == pytest.approx(0.0141421356)
-    assert float(row["paper_mean_percent"]) == 81.51
+    assert (row["paper_mean"], row["paper_std"]) == ("0.8151", "0.0008")  # in the unit of the other columns
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
