@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, found_runs
 
 if TYPE_CHECKING:
     from lesam.lab.attacks.pgd import Attack
@@ -46,12 +46,11 @@ def attack(
     Every outcome is kept in its run's folder; asked again, the same question is answered from there.
     """
     from lesam.lab.attacks.pgd import Attack
-    from lesam.lab.runs.folder import find_runs
 
     radius = length(eps, "eps")
     step = Attack.usual(norm, radius).step_size if step_size is None else length(step_size, "step-size")
     chosen = Attack(norm, radius, step, steps=steps, restarts=restarts, keep=keep)
-    found = find_runs(runs)
+    found = found_runs(runs)
     ready = [run for run in found if epoch is not None or run.summary() is not None]
     if not ready:
         raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished; name a checkpoint's --epoch")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, found_runs
 from lesam.lab.flatness.measures import FlatnessSettings
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def flatness(
     from lesam.lab.flatness.survey import survey
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
-    from lesam.lab.runs.folder import RunFolder, find_runs
+    from lesam.lab.runs.folder import RunFolder
     from lesam.lab.runs.repetitions import group
 
-    groups = group(find_runs(runs))
+    groups = group(found_runs(runs))
     wanted: list[int | None] = [*epochs] or [None]
     for cell in groups:  # a mistake should not show after hours of measuring
         for run in cell.runs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, found_runs
 
 if TYPE_CHECKING:
     from lesam.flatness import Landscape
@@ -41,7 +41,6 @@ def landscape(
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
-    from lesam.lab.runs.folder import find_runs
     from lesam.lab.runs.repetitions import group
 
     settings = LandscapeSettings(
@@ -55,7 +54,7 @@ def landscape(
     )
     found: dict[str, Landscape] = {}
     colours: dict[str, Any] = {}
-    groups = group(find_runs(runs))
+    groups = group(found_runs(runs))
     labelled = [
         (cell, run, f"{cell.title}, seed {run.config().seed}" if len(cell.runs) > 1 else cell.title)
         for cell in groups

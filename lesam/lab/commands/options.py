@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from lesam.lab.runs.folder import RunFolder
 
 Overrides = Annotated[
     list[str],
@@ -31,3 +34,15 @@ def distinct(seeds: Sequence[int]) -> list[int]:
         repeated = sorted({seed for seed in once if list(seeds).count(seed) > 1})
         print(f"counted once though given several times: seed {', '.join(map(str, repeated))}", file=sys.stderr)
     return once
+
+
+def found_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """The run folders among and below the paths that can be read; the others are named on standard error."""
+    from lesam.lab.runs.folder import find_runs, readable
+
+    good, complaints = readable(find_runs(paths))
+    if not good:
+        raise ValueError("\n".join(complaints))
+    for complaint in complaints:
+        print(f"left out: {complaint}", file=sys.stderr)
+    return good

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, found_runs
 
 Kind = Literal["curves", "flatness", "radius", "sensitivity", "switch"]
 
@@ -22,9 +22,8 @@ def plot(
 ) -> None:
     """Draw runs: accuracy and loss, the radius, tracked flatness, sensitivity to the budget, a late switch."""
     from lesam.lab.report import plots
-    from lesam.lab.runs.folder import find_runs
     from lesam.lab.runs.repetitions import group
 
     path = output or Path(f"{kind}.png")
-    plots.save(plots.KINDS[kind](group(find_runs(runs))), path)
+    plots.save(plots.KINDS[kind](group(found_runs(runs))), path)
     print(path)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, found_runs
 
 
 def table(
@@ -22,10 +22,9 @@ def table(
     Runs that are not finished, and folders of the same run, are named below the table (CSV: on standard error).
     """
     from lesam.lab.report import tables
-    from lesam.lab.runs.folder import find_runs
     from lesam.lab.runs.repetitions import group, remarks
 
-    groups = group(find_runs(runs))
+    groups = group(found_runs(runs))
     lines = tables.lines(groups)
     if not lines:
         raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished")

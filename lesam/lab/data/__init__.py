@@ -108,12 +108,13 @@ def options(name: str) -> tuple[str, ...]:
     return (*own, *(option for option in shaping if option not in own))
 
 
-def load(name: str, root: Path | str | None = None, **chosen: Any) -> Splits:
+def load(name: str, root: Path | str | None = None, *, read_only: bool = False, **chosen: Any) -> Splits:
     """Load a data set.
 
     Args:
         name: One of ``NAMES``.
         root: Folder of the files, ``default_root()`` when ``None``; ``digits`` and what is made up need none.
+        read_only: Write nothing below the root: no download, no decoded copy.
         **chosen: Options of the data set (``options(name)``); those of ``Shaping`` pick a part of it.
 
     Example:
@@ -129,7 +130,10 @@ def load(name: str, root: Path | str | None = None, **chosen: Any) -> Splits:
     mine = {option: value for option, value in chosen.items() if option in own}
     # The seed is for both: what is made and what is picked of it.
     shape = {o: value for o, value in chosen.items() if o in _SHAPING and (o not in own or o == "seed")}
-    if "root" in inspect.signature(_LOADERS[name]).parameters:
+    parameters = inspect.signature(_LOADERS[name]).parameters
+    if "read_only" in parameters:
+        mine["read_only"] = read_only
+    if "root" in parameters:
         mine["root"] = default_root() if root is None else Path(root).expanduser()
     return Shaping(**shape).apply(_LOADERS[name](**mine))
 
@@ -140,4 +144,4 @@ _SHAPING = tuple(field.name for field in fields(Shaping))
 def _own_options(name: str) -> tuple[str, ...]:
     if name not in _LOADERS:
         raise unknown("data set", name, NAMES)
-    return tuple(p for p in inspect.signature(_LOADERS[name]).parameters if p != "root")
+    return tuple(p for p in inspect.signature(_LOADERS[name]).parameters if p not in ("root", "read_only"))

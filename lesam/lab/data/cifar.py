@@ -22,31 +22,31 @@ from lesam.lab.data.splits import Splits, TensorSet
 CACHE_VERSION = "1"
 
 
-def cifar10(root: Path, *, download: bool = True) -> Splits:
+def cifar10(root: Path, *, download: bool = True, read_only: bool = False) -> Splits:
     """Load CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in 10 classes."""
-    return load_source(CIFAR10, root, download=download)
+    return load_source(CIFAR10, root, download=download, read_only=read_only)
 
 
-def cifar100(root: Path, *, download: bool = True) -> Splits:
+def cifar100(root: Path, *, download: bool = True, read_only: bool = False) -> Splits:
     """Load CIFAR-100: 50,000 training and 10,000 test images of 32 x 32 in 100 (fine) classes."""
-    return load_source(CIFAR100, root, download=download)
+    return load_source(CIFAR100, root, download=download, read_only=read_only)
 
 
-def load_source(source: Source, root: Path, *, download: bool = True) -> Splits:
+def load_source(source: Source, root: Path, *, download: bool = True, read_only: bool = False) -> Splits:
     """Find, check, decode and cache a data set.
 
     Extracted folders come first, then archives (read in place), then a download of the first layout. The
-    decoded tensors are kept in ``root/.lesam`` until a source file changes.
+    decoded tensors are kept in ``root/.lesam`` until a source file changes. With ``read_only`` nothing is written.
 
     Raises:
         FileNotFoundError: When nothing is there and nothing could be downloaded; the message shows the
             layouts that would do.
         RuntimeError: When a file is incomplete or altered; the message names it.
     """
-    with _only_one_process(root, source):
+    with contextlib.nullcontext() if read_only else _only_one_process(root, source):
         found = _find(source, root)
         if found is None:
-            _fetch(source, root, download)
+            _fetch(source, root, download and not read_only)
             found = _find(source, root)
         if found is None:
             raise FileNotFoundError(_missing(source, root, "the download left no file"))
@@ -62,7 +62,8 @@ def load_source(source: Source, root: Path, *, download: bool = True) -> Splits:
                 "test.images": test.images,
                 "test.labels": test.labels,
             }
-            cache.write(stored, key, tensors)
+            if not read_only:
+                cache.write(stored, key, tensors)
     train = TensorSet(tensors["train.images"], tensors["train.labels"])
     test = TensorSet(tensors["test.images"], tensors["test.labels"])
     return Splits(train, test, source.classes, source.name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -79,7 +82,7 @@ class Pipeline:
 def load_splits(data: DataConfig, fabric: Fabric) -> Splits:
     """Load the data; one process of each machine goes first, in case it has to be downloaded."""
     with fabric.rank_zero_first(local=True):
-        return load(data.name, data.root, **data.options)
+        return load(data.name, data.root, **_options(data))
 
 
 def training_augmentation(config: RunConfig, *, channels_last: bool = False) -> Augment | FolderAugment:
@@ -97,8 +100,25 @@ def training_augmentation(config: RunConfig, *, channels_last: bool = False) -> 
 
 
 def load_data(config: RunConfig) -> Splits:
-    """The data set of a run."""
-    return load(config.data.name, config.data.root, **config.data.options)
+    """The data set of a run that a folder describes.
+
+    A run folder may come from somebody else. What it says about where data lies is read from if it is there, and
+    nothing is created or downloaded there; else the data set is looked for where this user keeps data.
+    """
+    data, options = config.data, _options(config.data)
+    if data.root is not None and Path(data.root).expanduser().is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            return load(data.name, data.root, read_only=True, **options)
+    return load(data.name, **options)
+
+
+def _options(data: DataConfig) -> dict[str, Any]:
+    """The options of a data set; where it lies is not one of them."""
+    if misplaced := {"root", "read_only"}.intersection(data.options):
+        raise ValueError(
+            f"data.options may not have {', '.join(sorted(misplaced))}; the folder of the data is data.root"
+        )
+    return dict(data.options)
 
 
 def choose_split(splits: Splits, name: str) -> TensorSet | FolderSet:

@@ -38,7 +38,7 @@ def lines(groups: Sequence[Group]) -> list[Line]:
 
 def _line(group: Group) -> Line:
     summaries = [summary for run in group.finished if (summary := run.summary()) is not None]
-    capped = [row["capped"] for run in group.finished for row in run.metrics() if row["capped"] is not None]
+    capped = [row["capped"] for run in group.finished for row in run.metrics() if row.get("capped") is not None]
     return Line(
         recipe=group.config.recipe,
         scale=group.config.scale,

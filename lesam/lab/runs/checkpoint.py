@@ -51,10 +51,12 @@ class Checkpoint:
         """What is wrong with the files, or None."""
         try:
             sums = json.loads((self.path / MANIFEST).read_text())["sha256"]
-            for name, expected in sums.items():
-                if sha256(self.path / name) != expected:
+            for name in (WEIGHTS, STATE):  # whatever the manifest lists, these are the files that are read
+                if sha256(self.path / name) != sums[name]:
                     return f"{name} does not have the checksum it was written with"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except KeyError as error:
+            return f"its manifest has no checksum of {error.args[0]}"
+        except (OSError, ValueError, TypeError) as error:
             return f"{type(error).__name__}: {error}"
         return None
 
@@ -84,7 +86,7 @@ def listed(folder: Path) -> list[Checkpoint]:
     """All checkpoints with a readable manifest, oldest first, their files not yet verified."""
     found = []
     for path in sorted(folder.glob("step-*")):
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             manifest = json.loads((path / MANIFEST).read_text())
             found.append(Checkpoint(path=path, epoch=manifest["epoch"], step=manifest["step"], batch=manifest["batch"]))
     return sorted(found, key=lambda checkpoint: checkpoint.step)

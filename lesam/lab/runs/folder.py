@@ -10,11 +10,12 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from lesam import __version__
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import from_json, to_json
 from lesam.lab.files import sync_file, sync_folder, write_atomically
@@ -42,11 +43,18 @@ class RunFolder:
         return cls(Path(runs) / config.folder_name)
 
     def config(self) -> RunConfig:
-        """The configuration of the run."""
+        """The configuration of the run.
+
+        Raises:
+            ValueError: There is none, or this version cannot read it; the sentence names the file and its version.
+        """
+        file = self.path / "config.json"
         try:
-            return from_json((self.path / "config.json").read_text())
+            return from_json(file.read_text())
         except FileNotFoundError:
             raise ValueError(f"{self.path} is not a run folder: it has no config.json") from None
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ValueError(f"{file}{self._written_by()} cannot be read: {error}") from None
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
         """Write the configuration, and add this start to the list of environments."""
@@ -65,10 +73,16 @@ class RunFolder:
 
     def summary(self) -> Row | None:
         """The result of a finished run, None while it is not finished."""
+        file = self.path / "summary.json"
         try:
-            summary: Row = json.loads((self.path / "summary.json").read_text())
+            summary: Row = json.loads(file.read_text())
+            complete = isinstance(summary["last"], dict)
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError, KeyError):
+            complete = False
+        if not complete:
+            raise ValueError(f"{file}{self._written_by()} is damaged; delete it, and `lesam train` writes it again")
         return summary
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -151,6 +165,15 @@ class RunFolder:
         except RunBusyError:
             return True
 
+    def _written_by(self) -> str:
+        """Which version last trained the run, as far as its folder says."""
+        try:
+            start = self.environments()[-1]
+            version, commit = start["packages"]["lesam"], (start["commit"] or {}).get("id", "")
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return ""
+        return f" (written by lesam {version}{f' at commit {commit[:10]}' if commit else ''}; this is {__version__})"
+
     def _write_csv(self) -> None:
         rows = self.metrics()
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -175,6 +198,22 @@ def read_rows(path: Path) -> list[Row]:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None
     return rows
+
+
+def readable(runs: Iterable[RunFolder]) -> tuple[list[RunFolder], list[str]]:
+    """Those of the runs whose files can be read, and a sentence about each of the others."""
+    good: list[RunFolder] = []
+    complaints: list[str] = []
+    for run in runs:
+        try:
+            run.config()
+            run.summary()
+            run.metrics()
+        except (ValueError, OSError) as error:
+            complaints.append(str(error))
+        else:
+            good.append(run)
+    return good, complaints
 
 
 def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:

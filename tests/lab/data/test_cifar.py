@@ -139,6 +139,15 @@ def test_both_formats_from_folder_and_archive(tmp_path: Path, kind: str, packed:
     require_sample(load_source(source, tmp_path))  # now from the cache
 
 
+def test_reading_only_writes_nothing(tmp_path: Path) -> None:
+    folder = lay_out(tmp_path, "binary")
+    require_sample(load_source(miniature("binary"), tmp_path, read_only=True))
+    assert list(tmp_path.iterdir()) == [folder]
+    folder.rename(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match="download=False"):
+        load_source(miniature("binary"), tmp_path, read_only=True)
+
+
 def test_the_hand_written_pickle_is_one_that_pickle_reads() -> None:
     numpy_array = pickle.loads(as_python2_pickle(PARTS["test"]), encoding="bytes")[b"data"]
     assert torch.equal(torch.from_numpy(numpy_array).view(-1, 3, 32, 32), PARTS["test"].images)
