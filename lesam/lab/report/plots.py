@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesam.lab.config.optimizer import budget_name, title
+from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
 from lesam.lab.runs.folder import Row
@@ -45,12 +45,13 @@ def radius(groups: Sequence[Group]) -> Figure:
 def switch(groups: Sequence[Group]) -> Figure:
     """Test accuracy over epochs, with a mark where a run left its base optimizer."""
     figure, (axis,) = panels(1, width=6)
-    for number, group in enumerate(groups):
-        at, name = group.config.schedule.switch_at, title(group.config.method)
-        label = name if at is None else f"{title(group.config.optimizer.base)}, {name} from {at}"
-        draw(axis, [group], "test_accuracy", colour=f"C{number}", label=label)
+    names = {}
+    for group in groups:
+        at, name = group.config.schedule.switch_at, style.look(group.config.method).name
+        names[group.title] = name if at is None else f"{style.look(group.config.optimizer.base).name}, {name} from {at}"
         if at is not None:
             axis.axvline(at, color="black", linestyle=":", linewidth=0.8)
+    draw(axis, groups, "test_accuracy", names=names)
     axis.legend(fontsize="small")
     return figure
 
@@ -73,9 +74,8 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
             values, spreads = zip(*points, strict=True)
             heights = [spread.mean * 100 for spread in spreads]
             errors = [0.0 if np.isnan(spread.std) else spread.std * 100 for spread in spreads]
-            axis.errorbar(
-                values, heights, errors, label=title(method), color=style.colour(method), marker="o", capsize=3
-            )
+            look = style.look(method)
+            axis.errorbar(values, heights, errors, label=look.name, color=look.colour, marker="o", capsize=3)
     if not names:
         raise ValueError("sensitivity needs finished runs of a method with a radius or a budget")
     axis.set_xlabel(" or ".join(sorted(names)))
@@ -129,20 +129,28 @@ def panels(number: int, *, width: float, height: float = 4.0) -> tuple[Figure, l
     return figure, list(figure.subplots(1, number, squeeze=False)[0])
 
 
-def draw(axis: Axes, groups: Sequence[Group], metric: str, *, colour: str | None = None, label: str = "") -> None:
-    """One metric over epochs: the mean over seeds, and a band of one standard deviation."""
-    seen: dict[str, int] = {}
+def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str, str] | None = None) -> None:
+    """One metric over epochs: the mean over seeds, and a band of one standard deviation.
+
+    All groups of a panel are drawn at once: together they decide looks and limits.
+
+    Args:
+        axis: The panel.
+        groups: One line each.
+        metric: A column of ``metrics.jsonl``.
+        names: What to call a group instead of its title.
+    """
+    looks = style.looks_of(groups)
     for group in groups:
         epochs, mean, std = over_seeds(group.rows(), metric)
         if not len(epochs):
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
-        method = group.config.method
-        dash = style.DASHES[seen.setdefault(method, 0) % len(style.DASHES)]
-        seen[method] += 1
-        chosen = colour or style.colour(method)
-        axis.plot(epochs, mean * scale, dash, color=chosen, label=label or group.title)
-        axis.fill_between(epochs, (mean - std) * scale, (mean + std) * scale, color=chosen, alpha=0.15, linewidth=0)
+        look, name = looks[group.title], (names or {}).get(group.title, group.title)
+        axis.plot(epochs, mean * scale, look.dash, color=look.colour, label=name)
+        axis.fill_between(
+            epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
+        )
     if metric.endswith(PERCENT):
         axis.set_ylim(max(axis.get_ylim()[0], 0.0), min(axis.get_ylim()[1], 101.0))
     axis.grid(alpha=0.3)
@@ -154,10 +162,9 @@ def over_seeds(runs: Sequence[Sequence[Row]], metric: str) -> tuple[np.ndarray, 
     """Epochs (counted from 1) that all runs have the metric for, its mean and sample standard deviation."""
     series = [{row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None} for rows in runs]
     common = sorted(set.intersection(*(set(values) for values in series))) if series else []
-    values = np.array([[values[epoch] for epoch in common] for values in series], dtype=float)
-    values = values.reshape(len(series), len(common))
-    std = values.std(0, ddof=1) if len(series) > 1 else np.zeros(len(common))
-    return np.array(common), values.mean(0), std
+    spreads = [Spread.of([float(values[epoch]) for values in series]) for epoch in common]
+    # The band of a single run has no width.
+    return np.array(common), np.array([each.mean for each in spreads]), np.nan_to_num([each.std for each in spreads])
 
 
 def last_accuracy(group: Group) -> Spread:

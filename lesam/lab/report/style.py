@@ -1,10 +1,14 @@
-"""How a method looks in every figure: one colour, and one dash for each of its settings. Needs no plotting library."""
+"""What a method is called and how it looks, in every table and figure: one colour, one dash for each of its settings.
+
+Needs no plotting library.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from lesam.lab.config.optimizer import methods
+from lesam.lab.config.optimizer import methods, title
 from lesam.lab.runs.repetitions import Group
 
 DASHES = ("-", "--", ":", "-.")
@@ -31,10 +35,43 @@ def colour(method: str) -> str:
     return CYCLE[others.index(method) % len(CYCLE)]
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Name, colour and dash of a line."""
+
+    name: str
+    colour: str
+    dash: str = DASHES[0]
+
+
+def look(method: str) -> Look:
+    """A method on its own.
+
+    >>> look("lesam")
+    Look(name='LE-SAM', colour='#d62728', dash='-')
+    """
+    return Look(title(method), colour(method))
+
+
+def looks_of(groups: Iterable[Group]) -> dict[str, Look]:
+    """Name, colour and dash of each group by its title: the method's colour, and a dash for each of its settings."""
+    groups = list(groups)
+    taken = {colour(group.config.method) for group in groups}
+    spare = [each for each in reversed(CYCLE) if each not in taken]
+    chosen: dict[str, Look] = {}
+    for group in groups:
+        used = {(each.colour, each.dash) for each in chosen.values()}
+        # Where a method has more settings than there are dashes, the rest are in colours of nobody's.
+        pairs = ((each, dash) for each in (colour(group.config.method), *spare) for dash in DASHES)
+        chosen[group.title] = Look(group.title, *next(pair for pair in pairs if pair not in used))
+    return chosen
+
+
 def colours_of(groups: Iterable[Group]) -> dict[str, str]:
-    """A colour for the title of each group: its method's, and another one where a method has several groups."""
+    """A colour for the title of each group, for figures without dashes: another one where a method has several."""
     chosen: dict[str, str] = {}
     for group in groups:
         own = colour(group.config.method)
-        chosen[group.title] = f"C{len(chosen)}" if own in chosen.values() else own
+        spare = next(each for each in CYCLE if each not in chosen.values())
+        chosen[group.title] = spare if own in chosen.values() else own
     return chosen

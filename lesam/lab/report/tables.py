@@ -12,7 +12,7 @@ from lesam.lab import console, recipes
 from lesam.lab.recipes.published import published
 from lesam.lab.recipes.recipe import MARK, Figure, figure_text
 from lesam.lab.runs.repetitions import Group
-from lesam.lab.runs.statistics import Spread
+from lesam.lab.runs.statistics import Spread, paired
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,14 +29,33 @@ class Line:
     capped: float | None
     """Share of all steps at the cap, where the loss budget has no say."""
     paper: Figure | None
+    gain: Spread | None
+    """Test accuracy minus that of the plain base optimizer, seed by seed."""
 
 
 def lines(groups: Sequence[Group]) -> list[Line]:
     """One line for each group with a finished run."""
-    return [_line(group) for group in groups if group.finished]
+    return [_line(group, _base(group, groups)) for group in groups if group.finished]
 
 
-def _line(group: Group) -> Line:
+def _base(group: Group, groups: Sequence[Group]) -> Group | None:
+    """The runs of the base optimizer in the same recipe and scale, None where there is not exactly one such group."""
+    mine = group.config
+    found = [
+        other
+        for other in groups
+        if (other.config.recipe, other.config.scale, other.config.method)
+        == (mine.recipe, mine.scale, mine.optimizer.base)
+    ]
+    return found[0] if len(found) == 1 and found[0] is not group else None
+
+
+def _by_seed(group: Group) -> dict[int, float]:
+    summaries = [(run.config().seed, run.summary() or {}) for run in group.finished]
+    return {seed: summary["last"]["test_accuracy"] for seed, summary in summaries}
+
+
+def _line(group: Group, base: Group | None) -> Line:
     summaries = [summary for run in group.finished if (summary := run.summary()) is not None]
     capped = [row["capped"] for run in group.finished for row in run.metrics() if row.get("capped") is not None]
     return Line(
@@ -48,11 +67,26 @@ def _line(group: Group) -> Line:
         train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),
         capped=sum(capped) / len(capped) if capped else None,
         paper=published(group.config),
+        gain=None if base is None else paired(_by_seed(group), _by_seed(base)),
     )
 
 
-HEAD = ("recipe", "scale", "method", "n", "test (%)", "best epoch (%)*", "train (%)", "at cap (%)", "paper (%)")
-NOTE = "Mean and sample standard deviation (n - 1) over seeds. * The best epoch was chosen on the test set."
+HEAD = (
+    "recipe",
+    "scale",
+    "method",
+    "n",
+    "test (%)",
+    "best epoch (%)*",
+    "train (%)",
+    "at cap (%)",
+    "paper (%)",
+    "gain**",
+)
+NOTE = (
+    "Mean and sample standard deviation (n - 1) over seeds. * The best epoch was chosen on the test set. ** Test "
+    "accuracy minus that of the plain base optimizer in points, over the seeds that both have."
+)
 
 
 def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
@@ -70,6 +104,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
                 line.train.text(),
                 "" if line.capped is None else f"{line.capped * 100:.0f}",
                 figure_text(line.paper) + (f" {MARK}" if line.paper and recipes.ours(line.recipe) else ""),
+                "" if line.gain is None else line.gain.signed(),
             )
             for line in table
         ),
@@ -97,7 +132,7 @@ def latex(table: Sequence[Line], remarks: Sequence[str] = ()) -> str:
     return "\n".join(
         [
             *(rf"% {words}" for words in (note(table), *remarks)),
-            r"\begin{tabular}{lllrrrrrr}",
+            r"\begin{tabular}{lllrrrrrrr}",
             r"\toprule",
             " & ".join(head) + r" \\",
             r"\midrule",
@@ -116,14 +151,15 @@ def comma_separated(table: Sequence[Line]) -> str:
     writer.writerow(
         [
             *("recipe", "scale", "method", "n", "test_mean", "test_std", "best_mean", "best_std"),
-            *("train_mean", "train_std", "capped", "paper_mean", "paper_std"),
+            *("train_mean", "train_std", "capped", "paper_mean", "paper_std", "gain_mean", "gain_std"),
         ]
     )
     for line in table:
         spreads = [value for spread in (line.last, line.best, line.train) for value in (spread.mean, spread.std)]
         # Printed with two decimals of a percentage, so that four of the fraction are all there are.
         paper = [None if value is None else round(value / 100, 6) for value in line.paper or (None, None)]
-        values = [*spreads, line.capped, *paper]
+        gain = (None, None) if line.gain is None else (line.gain.mean, line.gain.std)
+        values = [*spreads, line.capped, *paper, *gain]
         shown = ["" if value is None or math.isnan(value) else repr(value) for value in values]
         writer.writerow([line.recipe, line.scale, line.label, line.last.n, *shown])
     return text.getvalue()

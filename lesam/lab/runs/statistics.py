@@ -1,10 +1,10 @@
-"""Mean and spread of a few repetitions."""
+"""Mean and spread of a few repetitions, and of the differences between two methods seed by seed."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -47,3 +47,24 @@ class Spread:
         """
         mean = f"{self.mean:.3g}"
         return mean if math.isnan(self.std) else f"{mean} ± {self.std:.2g}"
+
+    def signed(self, scale: float = 100.0) -> str:
+        """A difference in percentage points with its sign, and the number of pairs.
+
+        >>> Spread(3, 0.0151, 0.0008).signed()
+        '+1.51 ± 0.08 (n = 3)'
+        """
+        return f"{'+' if self.mean >= 0 else ''}{self.text(scale)} (n = {self.n})"
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
+    """The differences between values of the same seed; None where no seed is in both.
+
+    What the seeds have in common (data order, initial weights) drops out, so that the spread of the differences is the
+    one to judge a comparison by.
+
+    >>> paired({0: 3.0, 1: 5.0, 2: 9.0}, {0: 2.0, 1: 3.0})
+    Spread(n=2, mean=1.5, std=0.7071067811865476)
+    """
+    differences = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+    return Spread.of(differences) if differences else None

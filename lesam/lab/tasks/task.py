@@ -111,18 +111,23 @@ class Task:
 
 def entries(name: str, score: Score, counts: Sequence[int] = ()) -> dict[str, float | None]:
     """A score as entries of a row; with training images of each class, also the accuracies of a long tail's groups."""
-    row = {f"{name}_loss": plain(score.loss), f"{name}_accuracy": score.accuracy}
+    row = {
+        f"{name}_loss": plain(score.loss),
+        f"{name}_accuracy": score.accuracy,
+        f"{name}_nll": plain(score.loss),
+        f"{name}_calibration_error": plain(score.calibration_error),
+    }
     return row | (group_accuracies(name, score, counts) if counts else {})
 
 
 def mean_over_targets(row: Mapping[str, float | None], targets: Sequence[str]) -> dict[str, float | None]:
-    """``test_loss`` and ``test_accuracy`` of a row as the means over targets, each counted alike whatever its size.
+    """``test_accuracy`` and its kin of a row as the means over targets, each counted alike whatever its size.
 
     >>> mean_over_targets({"test_photo_accuracy": 0.5, "test_sketch_accuracy": 0.25}, ["photo", "sketch"])
     {'test_accuracy': 0.375}
     """
     means: dict[str, float | None] = {}
-    for quantity in ("loss", "accuracy"):
+    for quantity in ("loss", "accuracy", "nll", "calibration_error"):
         names = [f"test_{target}_{quantity}" for target in targets]
         if names and all(name in row for name in names):
             values = [value for name in names if (value := row[name]) is not None]

@@ -100,6 +100,19 @@ def test_a_seed_given_twice_is_trained_and_counted_once(tmp_path: Path, capsys: 
     assert "seed 0" in printed.err
 
 
+def test_the_gain_over_the_base_is_taken_seed_by_seed(tmp_path: Path) -> None:
+    for seed, (plain, ours) in enumerate(((0.70, 0.72), (0.80, 0.83))):
+        finished(paper("sgd", seed), tmp_path, plain, plain, [None])
+        finished(paper("sam", seed), tmp_path, ours, ours, [None])
+    finished(paper("sam", 2), tmp_path, 0.1, 0.1, [None])  # there is no plain run with this seed
+    base, line = tables.lines(group(find_runs([tmp_path])))
+    assert base.gain is None
+    assert line.gain is not None
+    assert (line.gain.n, line.gain.mean) == (2, pytest.approx(0.025))
+    assert line.gain.std == pytest.approx(0.01 / math.sqrt(2))
+    assert "+2.50 ± 0.71 (n = 2)" in tables.markdown([line])
+
+
 def test_every_format_has_the_numbers(tmp_path: Path) -> None:
     for seed, last in enumerate((0.80, 0.82)):
         finished(paper("lesam", seed), tmp_path, last, last, [0.25])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from lesam.lab.config.run import RunConfig
@@ -13,6 +12,7 @@ from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid, last_test
 from lesam.lab.paper.stage import EVERY_EPOCH, STAGE, UNSTABILISED, groups_of
 from lesam.lab.report import plots
+from lesam.lab.runs.statistics import paired
 
 
 def _switch(config: RunConfig) -> dict[str, Any]:
@@ -27,13 +27,18 @@ def _draw_switch(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawin
 
 
 def _gaps(request: Request, cells: Sequence[Cell]) -> list[str]:
-    means = {cell.row: float(np.mean([last_test(run) for run in cell.runs])) for cell in cells}
-    return [
-        f"{method} throughout minus {method} from the switch on: "
-        f"{means[f'{method} throughout'] - means[f'SGD, then {method}']:+.2f} points (mean over seeds)."
-        for method in ("SAM", "LE-SAM")
-        if f"{method} throughout" in means and f"SGD, then {method}" in means
-    ]
+    found = {
+        cell.row: {config.seed: last_test(run) or 0.0 for config, run in zip(cell.configs, cell.runs, strict=True)}
+        for cell in cells
+    }
+    said = []
+    for method in ("SAM", "LE-SAM"):
+        gap = paired(found.get(f"{method} throughout", {}), found.get(f"SGD, then {method}", {}))
+        if gap is not None:
+            said.append(
+                f"{method} throughout minus {method} from the switch on: {gap.signed(1.0)} points, seed by seed."
+            )
+    return said
 
 
 EXPERIMENT = Grid(

@@ -17,10 +17,11 @@ from lesam.lab.report import plots
 
 def _draw_stabilisers(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawing]:
     figure, axes = plots.panels(3, width=13)
-    for number, cell in enumerate(cells):
-        (members,) = groups_of([cell])
-        for axis, metric in zip(axes, ("test_accuracy", "rho", "train_loss"), strict=True):
-            plots.draw(axis, [members], metric, colour=f"C{number}", label=cell.row)
+    groups = groups_of(cells)
+    first = {cell.runs[0].path: cell.row for cell in cells}
+    names = {each.title: first[run.path] for each in groups for run in each.runs if run.path in first}
+    for axis, metric in zip(axes, ("test_accuracy", "rho", "train_loss"), strict=True):
+        plots.draw(axis, groups, metric, names=names)
     axes[1].set_yscale("log")
     axes[2].set_yscale("log")
     axes[0].legend(fontsize="small")
