@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,9 @@ COMMANDS: dict[str, str] = {
 INSTALL = """lesam's command line needs the packages of the lab, and {name!r} is missing.
 Install them with:  pip install "lesam[lab]"
 """
+
+CLOSED_PIPE = 141
+"""What a shell shows for a program that a closed pipe ended: 128 and the number of SIGPIPE."""
 
 
 def make_app() -> App:
@@ -62,30 +67,50 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app = make_app()
         app(arguments, result_action="return_value")
+        sys.stdout.flush()  # a pipe that was closed shows here and not while Python ends
     except ModuleNotFoundError as error:
         if (error.name or "lesam").partition(".")[0] == "lesam":
             raise
         print(INSTALL.format(name=error.name), file=sys.stderr, end="")
         return 1
-    except (ValueError, FileNotFoundError) as error:
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as `head` does; what is still in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except ValueError as error:
         print(f"lesam: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        full = "; make room, and the same command resumes" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        print(f"lesam: {error}{full}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         from lesam.lab.sweeps.pool import RunsFailedError
         from lesam.lab.training.divergence import RunDivergedError
         from lesam.lab.training.interrupt import RunInterruptedError
 
+        if isinstance(error, RunInterruptedError):
+            print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)
+            return 130
         if isinstance(error, RunDivergedError):
             print(f"lesam: {error}; --again trains anew", file=sys.stderr)
             return 3
         if isinstance(error, RunsFailedError):
             print(f"lesam: {error}", file=sys.stderr)
             return 1
-        if not isinstance(error, RunInterruptedError):
+        if not _raised_here(error):
             raise
-        print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)
-        return 130
+        print(f"lesam: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("lesam: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether it was this package that raised an error, with a sentence for people, and not one that it uses."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "lesam"

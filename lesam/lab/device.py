@@ -18,10 +18,22 @@ def measuring_device(chosen: torch.device | str | None, *, float64: bool) -> tor
         float64: Whether the measurement adds up in float64, which Apple's devices do not have.
     """
     if chosen is not None and chosen != "auto":
-        return torch.device(chosen)
+        device = torch.device(chosen)
+        require(device.type)
+        return device
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() and not float64 else "cpu")
+
+
+def require(kind: str) -> None:
+    """Refuse a kind of device that this machine lacks, or that torch was built without.
+
+    >>> require("cpu")
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(kind, True):
+        raise ValueError(f"there is no {kind} device that torch {torch.__version__} can use here; choose cpu or auto")
 
 
 def channels_last(system: SystemConfig, model: nn.Module, device: torch.device) -> bool:

@@ -26,13 +26,13 @@ def read_state(weights: str | Path, named: type[WeightsEnum]) -> dict[str, Tenso
             return dict(choice.get_state_dict(progress=False, check_hash=True))
         except (URLError, OSError) as error:
             raise RuntimeError(
-                f"the weights {weights} could not be downloaded ({error}); fetch {choice.url} by other means "
-                f"and give the file's path as weights="
+                f"the weights {weights} could not be downloaded ({error}); fetch {choice.url} by other means and name "
+                "the file with --set model.options.weights=PATH"
             ) from error
     path = Path(weights).expanduser()
     if not path.is_file():
         names = ", ".join(named.__members__)
-        raise ValueError(f"weights={str(weights)!r} is neither a file nor one of torchvision's ({names})")
+        raise ValueError(f"model.options.weights={str(weights)!r} is neither a file nor one of torchvision's ({names})")
     if path.suffix == ".safetensors":
         return load_file(path)
     return dict(torch.load(path, map_location="cpu", weights_only=True))

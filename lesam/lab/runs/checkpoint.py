@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lesam.lab.files import is_temporary, sha256, whole_folder
@@ -74,8 +75,13 @@ def save(
     path = folder / f"step-{step:08d}"
     # One of that name is a damaged one, or a repetition after a crash between the rename and the next step.
     with whole_folder(path) as temporary:
-        save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
-        torch.save(dict(state), temporary / STATE)
+        try:
+            save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
+            torch.save(dict(state), temporary / STATE)
+        except (RuntimeError, SafetensorError) as error:  # both hide the system's error: a full disk, mostly
+            free = shutil.disk_usage(temporary).free
+            reason = f"{str(error).splitlines()[0]}; the disk has {free / 1e9:.2f} GB left"
+            raise OSError(f"the checkpoint {path} could not be written ({reason}); older ones are untouched") from error
         sums = {name: sha256(temporary / name) for name in (WEIGHTS, STATE)}
         manifest = {"epoch": epoch, "step": step, "batch": batch, "sha256": sums}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -150,7 +152,14 @@ class RunFolder:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except OSError:
+                except OSError as error:
+                    if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                        warnings.warn(
+                            f"the file system of {self.path} cannot lock files ({error}): nothing keeps a second "
+                            "process from training the same run, so start it only once",
+                            stacklevel=2,
+                        )
+                        break
                     if not attempt:
                         message = f"another process is training {self.path}; wait for it or stop it"
                         raise RunBusyError(message) from None

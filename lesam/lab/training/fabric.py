@@ -11,6 +11,7 @@ from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
 
 from lesam.lab.config.run import SystemConfig
+from lesam.lab.device import require
 
 
 def make_fabric(system: SystemConfig) -> Fabric:
@@ -19,6 +20,7 @@ def make_fabric(system: SystemConfig) -> Fabric:
     Under ``torchrun`` the number of processes is what torchrun says; under SLURM, and when this process has to
     start the others itself, it is ``devices`` times ``nodes``.
     """
+    require(system.accelerator)
     devices: int | Literal["auto"] = "auto" if system.devices == "auto" else _count(system.devices)
     nodes = system.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:

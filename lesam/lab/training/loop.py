@@ -23,7 +23,7 @@ from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.training.layout import laid_out
 from lesam.lab.training.length import Choice, choose, first_pass
-from lesam.lab.training.loggers import make_loggers
+from lesam.lab.training.loggers import check_loggers, make_loggers
 from lesam.lab.training.reporter import Reporter, Silent, reporter
 from lesam.lab.training.session import Session
 from lesam.lab.training.tracking import Tracker
@@ -58,6 +58,7 @@ def train(
         RunInterruptedError: The process was asked to stop; a checkpoint was written.
         RunBusyError: Another process is training this run.
     """
+    check_loggers(config.record)
     fabric = fabric or make_fabric(config.system)
     progress = (progress or reporter()) if fabric.is_global_zero else Silent()
     config = laid_out(config, fabric.world_size)
