@@ -70,6 +70,21 @@ class ModelConfig:
 
     name: str
     options: Mapping[str, Scalar] = field(default_factory=dict)
+    weights_file: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """Where the pretrained weights lie that ``options["weights"]`` names; None downloads those of torchvision."""
+
+    def __post_init__(self) -> None:
+        """Refuse a file that has no part in the run's identity."""
+        if self.weights_file is not None and not self.options.get("weights"):
+            raise ValueError(
+                "model.weights_file is where the weights of model.options.weights lie, and that is not set; "
+                "--set model.options.weights=FILE sets both"
+            )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as :func:`lesam.lab.models.build` takes them: with the file instead of the weights' name."""
+        return dict(self.options) | ({} if self.weights_file is None else {"weights": self.weights_file})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

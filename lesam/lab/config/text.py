@@ -13,6 +13,7 @@ from lesam.lab.config.optimizer import OptimizerConfig, config_class
 from lesam.lab.config.run import RunConfig, Scalar
 from lesam.lab.config.suggest import unknown
 from lesam.lab.config.task import TaskConfig, task_class
+from lesam.lab.config.weights import settled
 
 Record = TypeVar("Record")
 
@@ -67,7 +68,7 @@ def from_plain(kind: type[Record], values: Mapping[str, Any]) -> Record:
 
 def normalise(config: RunConfig) -> RunConfig:
     """The same configuration with every number in its declared type (1 becomes 1.0 in a float field)."""
-    return from_plain(RunConfig, to_plain(config))
+    return settled(from_plain(RunConfig, to_plain(config)))
 
 
 def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
@@ -85,7 +86,7 @@ def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
             raise ValueError(f"an override is written section.field=value, got {assignment!r}")
         target, name, annotation = _locate(config, values, path.strip())
         target[name] = parse(text.strip(), annotation, path)
-    return from_plain(RunConfig, values)
+    return settled(from_plain(RunConfig, values))
 
 
 def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
@@ -99,7 +100,7 @@ def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     for path, value in changes.items():
         target, name, _ = _locate(config, values, path)
         target[name] = to_plain(value)
-    return from_plain(RunConfig, values)
+    return settled(from_plain(RunConfig, values))
 
 
 def _locate(config: RunConfig, values: dict[str, Any], path: str) -> tuple[dict[str, Any], str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from lesam.lab import models
 from lesam.lab.config.run import RunConfig
-from lesam.lab.data.loading import load_data
+from lesam.lab.data import load
 
 
 def check_inputs(configs: Iterable[RunConfig]) -> None:
@@ -22,7 +22,6 @@ def check_inputs(configs: Iterable[RunConfig]) -> None:
         if config.model.options.get("weights") is not None:
             networks.setdefault(repr(config.model), config)
     for config in sets.values():
-        load_data(config)
+        load(config.data.name, config.data.root, **cast(dict[str, Any], config.data.options))
     for config in networks.values():
-        options: dict[str, Any] = dict(config.model.options)
-        models.build(config.model.name, 10, **options)
+        models.build(config.model.name, 10, **config.model.arguments)

@@ -39,8 +39,7 @@ class Session:
         self.config, self.fabric = config, fabric
         splits = load_splits(config.data, fabric)
         torch.manual_seed(mix("weights", config.seed))
-        options: dict[str, Any] = dict(config.model.options)
-        self.module = models.build(config.model.name, splits.classes, **options)
+        self.module = models.build(config.model.name, splits.classes, **config.model.arguments)
         if config.system.sync_batch_norm:
             self.module = share_batch_norm(self.module, fabric)
         last = channels_last(config.system, self.module, fabric.device)
