@@ -99,16 +99,19 @@ def listed(folder: Path) -> list[Checkpoint]:
 
 
 def newest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose files are intact, and a sentence about each damaged one met on the way."""
+    """The newest checkpoint whose files are intact, and a sentence about each damaged one met on the way.
+
+    The sentences end with what follows: an older one is used, or none is left.
+    """
     complaints: list[str] = []
     names = {path.name for path in folder.glob("step-*")}
     readable = {checkpoint.path.name: checkpoint for checkpoint in listed(folder)}
     for name in sorted(names, reverse=True):
         damage = readable[name].damage() if name in readable else "its manifest cannot be read"
         if damage is None:
-            return readable[name], complaints
-        complaints.append(f"checkpoint {folder / name} is damaged ({damage}); using an older one")
-    return None, complaints
+            return readable[name], [f"{complaint}; using an older one" for complaint in complaints]
+        complaints.append(f"checkpoint {folder / name} is damaged ({damage})")
+    return None, [f"{complaint}; none is left" for complaint in complaints]
 
 
 def epoch_ends(folder: Path) -> dict[int, Checkpoint]:

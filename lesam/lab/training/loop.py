@@ -172,6 +172,9 @@ class Run:
         if found is not None:
             session.restore(found)
         if self.fabric.is_global_zero:
+            if found is None and complaints:
+                aside = folder.set_aside(["metrics.jsonl", "steps.jsonl", "metrics.csv"])
+                progress.message(f"training starts anew; the rows so far are kept in {aside}")
             folder.rewind(epoch=session.epoch)
         self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], progress.message)
 

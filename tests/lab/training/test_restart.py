@@ -129,6 +129,25 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(name: str, tmp_path
     assert older.epoch == 3
 
 
+def test_where_every_checkpoint_is_damaged_that_is_said_and_the_old_rows_are_kept(tmp_path: Path) -> None:
+    config = override(recipes.build("digits", method="sgd", scale="smoke"), ["schedule.epochs=4"])
+    config = override(config, ["record.checkpoint_every=1", "record.keep=2"])
+    with pytest.raises(ConnectionError):
+        train(config, runs=tmp_path, progress=BreakOff(epochs=3))
+    folder = RunFolder.of(config, tmp_path)
+    for item in checkpoints.listed(folder.checkpoints):
+        (item.path / "state.pt").write_bytes(b"")
+    rows = {name: (folder.path / name).read_bytes() for name in ("metrics.jsonl", "steps.jsonl")}
+    listener = Listener()
+    train(config, runs=tmp_path, progress=listener)
+    assert not any("using an older one" in text for text in listener.messages)
+    assert sum("none is left" in text for text in listener.messages) == 2
+    assert any(str(folder.path / "earlier" / "1") in text for text in listener.messages)
+    for name, content in rows.items():
+        assert (folder.path / "earlier" / "1" / name).read_bytes() == content
+    assert [row["epoch"] for row in folder.metrics()] == [0, 1, 2, 3]
+
+
 def test_a_torn_line_of_metrics_does_not_survive(tmp_path: Path) -> None:
     config = override(recipes.build("digits", method="sgd", scale="smoke"), ["schedule.epochs=4"])
     config = override(config, ["record.checkpoint_every=1"])
