@@ -199,6 +199,8 @@ class RecordConfig:
         for name in ("steps_every", "evaluate_every", "checkpoint_every", "keep", "track_every", "track_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"record.{name} must be at least 1, got {getattr(self, name)}")
+        if self.checkpoint_steps is not None and self.checkpoint_steps < 1:
+            raise ValueError(f"record.checkpoint_steps must be at least 1 or None, got {self.checkpoint_steps}")
         for time in self.keep_epochs:
             _check_time("record.keep_epochs", time)
         for name in self.track:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -46,10 +47,13 @@ def build_optimizer(
     if config.method in PLAIN:
         return base
     options = own_settings(config)
+    name = budget_name(config)
+    if name is not None and not 0.0 <= options[name] < math.inf:  # a schedule is asked for its values step by step
+        raise ValueError(f"optimizer.{name} must be a number >= 0, got {options[name]}")
     rho_min = options.pop("rho_min", None)
     if rho_min is not None:
         options["rho"] = lesam.schedules.proportional_to_lr(base, rho_max=options["rho"], rho_min=rho_min)
-    elif budget is not None and (name := budget_name(config)) is not None:
+    elif budget is not None and name is not None:
         options[name] = budget(options[name])
     if switch_step is not None:
         options["when"] = lesam.schedules.from_step(switch_step)
