@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -40,6 +40,10 @@ def reproduce(
         Path | None, Parameter(help="Folder of run folders, shared by all experiments; by default OUTPUT/runs.")
     ] = None,
     jobs: Annotated[int, Parameter(help="Runs to train at a time, each in a process of its own.")] = 1,
+    solver: Annotated[
+        Literal["lanczos", "power"],
+        Parameter(help="For eigenvalues of flatness: lanczos, or power iteration as the paper names, which is slow."),
+    ] = "lanczos",
     set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Train what an experiment of the paper needs, evaluate it, and write its table or figure beside the paper's."""
@@ -66,6 +70,7 @@ def reproduce(
         methods=tuple(methods),
         recipes=tuple(recipes),
         changes=tuple(set_),
+        solver=solver,
         progress=lambda text: print(text, flush=True),
     )
     if list_:

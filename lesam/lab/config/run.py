@@ -57,9 +57,13 @@ class DataConfig:
     """Images of one optimizer step, summed over all devices."""
     eval_batch_size: int = field(default=1000, metadata=NOT_IDENTITY)
     drop_last: bool = False
+    workers: int | None = field(default=None, metadata=NOT_IDENTITY)
+    """Processes that read image files for each device, kept over all epochs; None takes the processors, 8 at most."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot be meant."""
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"data.workers must be at least 0 (read in the training process), got {self.workers}")
         if self.batch_size < 1 or self.eval_batch_size < 1:
             raise ValueError(f"batch sizes must be at least 1, got {self.batch_size=} and {self.eval_batch_size=}")
 

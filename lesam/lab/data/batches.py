@@ -95,7 +95,9 @@ class Batches:
             raise ValueError(f"{self.size} images on {world} ranks make no batch of {batch_size} with {drop_last=}")
         augment_seed = mix("view", seed, view) if view else seed
         drawn = weights is not None
-        self._reader = _reader(split, augment, torch.device(device), augment_seed, rank, workers, drawn=drawn)
+        self._reader = _reader(
+            split, augment, torch.device(device), augment_seed, rank, workers, drawn=drawn, persistent=shuffle
+        )
 
     def __len__(self) -> int:
         """Return the number of batches an epoch on this rank."""
@@ -136,6 +138,7 @@ def _reader(
     workers: int | None,
     *,
     drawn: bool,
+    persistent: bool,
 ) -> _Reader:
     if isinstance(split, TensorSet) and isinstance(augment, Augment):
         return _TensorReader(split.to(device), augment, device, seed, rank)
@@ -143,7 +146,8 @@ def _reader(
         if workers is None:
             # A process of a pool, as a sweep's, may not have children of its own.
             workers = 0 if multiprocessing.current_process().daemon else min(8, os.cpu_count() or 1)
-        return _FolderReader(split, augment, device, seed, workers, drawn_by=rank if drawn else None)
+        drawn_by = rank if drawn else None
+        return _FolderReader(split, augment, device, seed, workers, drawn_by=drawn_by, persistent=persistent)
     raise ValueError(
         f"a {type(split).__name__} cannot be read with {type(augment).__name__}: images in memory take the "
         "augmentations none, basic, basic_cutout, reflect and vit, image folders imagenet and domains"
@@ -177,23 +181,43 @@ class _FolderReader:
         seed: int,
         workers: int,
         drawn_by: int | None,
+        persistent: bool,
     ) -> None:
         self.split, self.augment, self.device, self.seed, self.workers = split, augment, device, seed, workers
         self.drawn_by = drawn_by
+        # Training reads epoch after epoch, and keeps its processes; an evaluation comes now and then.
+        self._agenda: list[list[tuple[int, int]]] = []
+        self._kept = self._loader(self._agenda, workers, persistent=True) if persistent and workers else None
+        self._reading = False
 
     def read(self, positions: tuple[Tensor, ...], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        loader: DataLoader[tuple[Tensor, int]] = DataLoader(
+        agenda = [self._items(chosen.tolist(), epoch, number) for number, chosen in enumerate(positions, start)]
+        if self._kept is None or self._reading:  # one loader cannot read two epochs at a time
+            yield from self._on_device(self._loader(agenda, min(self.workers, len(positions)), persistent=False))
+            return
+        self._agenda[:] = agenda
+        self._reading = True
+        try:
+            yield from self._on_device(self._kept)
+        finally:
+            self._reading = False
+
+    def _loader(
+        self, agenda: list[list[tuple[int, int]]], workers: int, *, persistent: bool
+    ) -> DataLoader[tuple[Tensor, int]]:
+        return DataLoader(
             _Items(self.split, self.augment),
-            batch_sampler=[
-                self._items(chosen.tolist(), epoch, number) for number, chosen in enumerate(positions, start)
-            ],
-            num_workers=min(self.workers, len(positions)),
+            batch_sampler=agenda,
+            num_workers=workers,
+            persistent_workers=persistent,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from the global one
         )
+
+    def _on_device(self, loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, Tensor]]:
         for images, labels in loader:
-            images = images.to(self.device, non_blocking=True)
-            yield self.augment.on_device(images), labels.to(self.device, non_blocking=True)
+            moved = images.to(self.device, non_blocking=True)
+            yield self.augment.on_device(moved), labels.to(self.device, non_blocking=True)
 
     def _items(self, positions: list[int], epoch: int, number: int) -> list[tuple[int, int]]:
         """The positions of a batch, each with a seed of its own, so that workers change nothing.

@@ -83,13 +83,14 @@ def _truncated(allowed: bool) -> Iterator[None]:
 
 
 def imagefolder(root: Path, *, train: str = "train", test: str = "val") -> Splits:
-    """Find images in ``root/train/CLASS/*`` and ``root/val/CLASS/*``.
+    """Find images in ``root/train/CLASS/*`` and ``root/val/CLASS/*``, or in ``root/imagenet``, beside other data sets.
 
     Args:
-        root: The folder that holds both.
+        root: The folder that holds both, or holds ``imagenet`` with both in it.
         train: Name of the training folder.
         test: Name of the test folder.
     """
+    root = root if (root / train).is_dir() else root / "imagenet"
     train_set, test_set = FolderSet.scan(root / train), FolderSet.scan(root / test)
     if train_set.class_names != test_set.class_names:
         differing = sorted(set(train_set.class_names) ^ set(test_set.class_names))

@@ -58,6 +58,7 @@ class Pipeline:
             world=self._fabric.world_size,
             weights=weights,
             draws=None if steps is None else steps * self._data.batch_size,
+            workers=self._data.workers,
             view=view,
         )
 
@@ -74,6 +75,7 @@ class Pipeline:
             device=self._fabric.device,
             seed=0,
             shuffle=False,
+            workers=self._data.workers,
             rank=self._fabric.global_rank,
             world=self._fabric.world_size,
         )

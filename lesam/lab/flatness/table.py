@@ -32,7 +32,20 @@ def notes(survey: Survey) -> str:
     spectra = [run["eigenvalues"] for run in runs if "eigenvalues" in run]
     unconverged = sum(int((~spectrum.converged).sum()) for spectrum in spectra)
     wanted = sum(len(spectrum.values) for spectrum in spectra)
-    return NOTE + (f" {unconverged} of {wanted} eigenvalues did not converge." if unconverged else "")
+    return " ".join([NOTE, *_how(runs)]) + (
+        f" {unconverged} of {wanted} eigenvalues did not converge." if unconverged else ""
+    )
+
+
+def _how(runs: Sequence[FlatnessResult]) -> list[str]:
+    """By which solver and with how many draws the numbers were found."""
+    said = {
+        "eigenvalues": "Eigenvalues: solver {method}, tolerance {tolerance:g}.",
+        "trace": "Trace: {method}, {products} Hessian products.",
+        "lpf": "LPF: {draws} draws.",
+    }
+    found = [text.format(**run[name].settings) for name, text in said.items() for run in runs if name in run]
+    return list(dict.fromkeys(found))
 
 
 def _cells(runs: Sequence[FlatnessResult]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from matplotlib.figure import Figure as Drawing
 
@@ -64,6 +64,8 @@ class Request:
     """Only these recipes; empty means all."""
     changes: tuple[str, ...] = ()
     """Overrides of every run (``section.field=value``)."""
+    solver: Literal["lanczos", "power"] = "lanczos"
+    """How eigenvalues are found where an experiment measures them; power iteration is what the paper names."""
     progress: Callable[[str], None] = print
     """Called with a sentence as the experiment advances."""
 

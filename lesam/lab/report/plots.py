@@ -79,6 +79,9 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
     if not names:
         raise ValueError("sensitivity needs finished runs of a method with a radius or a budget")
     axis.set_xlabel(" or ".join(sorted(names)))
+    tried = {getattr(group.config.optimizer, budget_name(group.config.optimizer) or "", None) for group in groups}
+    ticks = sorted(value for value in tried if value is not None)
+    axis.set_xticks(ticks, [f"{value:.3g}" for value in ticks])
     axis.set_ylabel("test accuracy (%)")
     axis.legend(fontsize="small")
     return figure

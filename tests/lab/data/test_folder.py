@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from lesam.lab import recipes
 from lesam.lab.cli import main
 from lesam.lab.config.text import override
+from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.seeds import generator
 from lesam.lab.runs.folder import find_runs
 
@@ -73,3 +75,40 @@ def test_a_missing_folder_is_named_and_nothing_is_left(tmp_path: Path, capsys: p
     assert main(command(tmp_path / "nowhere", tmp_path / "runs")) == 2
     assert str(tmp_path / "nowhere") in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def folder_batches(tree: Path, workers: int) -> Batches:
+    augment = augmentation("imagenet", size=32, evaluation_resize=40)
+    return Batches(load("imagefolder", tree).train, 4, augment, device="cpu", seed=0, workers=workers)
+
+
+def test_reading_processes_live_through_epochs_and_change_nothing(tree: Path) -> None:
+    kept, plain = folder_batches(tree, 2), folder_batches(tree, 0)
+    before = {child.pid for child in multiprocessing.active_children()}
+    seen = []
+    for epoch in range(2):
+        for ours, theirs in zip(kept.epoch(epoch), plain.epoch(epoch), strict=True):
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+        seen.append({child.pid for child in multiprocessing.active_children()} - before)
+    assert len(seen[0]) == 2
+    assert seen[0] == seen[1]
+    next(given_up := kept.epoch(2))  # an epoch that is given up, and one read beside another
+    beside = kept.epoch(3)
+    assert torch.equal(next(beside)[0], next(plain.epoch(3))[0])
+    del given_up, beside
+    for ours, theirs in zip(kept.epoch(4, start=1), plain.epoch(4, start=1), strict=True):
+        assert torch.equal(ours[0], theirs[0])
+
+
+def test_the_number_of_reading_processes_is_a_setting_and_no_identity(tree: Path) -> None:
+    config = recipes.build("imagenet-resnet50", scale="paper")
+    assert override(config, ["data.workers=3"]).fingerprint == config.fingerprint
+    with pytest.raises(ValueError, match=r"data\.workers must be at least 0"):
+        override(config, ["data.workers=-1"])
+
+
+def test_imagenet_lies_beside_the_other_data_sets(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.rename(tree.parent / "imagenet")
+    monkeypatch.setenv("LESAM_DATA", str(tree.parent))
+    assert len(load("imagefolder").train) == 10

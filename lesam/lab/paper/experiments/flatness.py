@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lesam.flatness import figures
@@ -38,7 +39,7 @@ class Flatness:
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Measure every run where it was kept."""
-        settings = SETTINGS[request.scale]
+        settings = replace(SETTINGS[request.scale], method=request.solver)
 
         def begin(label: str, run: RunFolder) -> None:
             request.progress(f"measuring {run.path.name}")
