@@ -22,6 +22,7 @@ PERCENT = ("accuracy", "capped")
 
 def curves(groups: Sequence[Group]) -> Figure:
     """Test accuracy, training accuracy and training loss over epochs, with the spread over seeds."""
+    _require(groups, "test_accuracy", "train_accuracy", "train_loss")
     figure, axes = panels(3, width=13)
     for axis, metric in zip(axes, ("test_accuracy", "train_accuracy", "train_loss"), strict=True):
         draw(axis, groups, metric)
@@ -32,6 +33,7 @@ def curves(groups: Sequence[Group]) -> Figure:
 
 def radius(groups: Sequence[Group]) -> Figure:
     """Radius, gradient norm and share of steps at the cap over epochs: what the loss budget does."""
+    _require(groups, "rho", "grad_norm", "capped", "sharpness")
     figure, axes = panels(4, width=16)
     for axis, metric in zip(axes, ("rho", "grad_norm", "capped", "sharpness"), strict=True):
         draw(axis, groups, metric)
@@ -44,6 +46,7 @@ def radius(groups: Sequence[Group]) -> Figure:
 
 def switch(groups: Sequence[Group]) -> Figure:
     """Test accuracy over epochs, with a mark where a run left its base optimizer."""
+    _require(groups, "test_accuracy")
     figure, (axis,) = panels(1, width=6)
     names = {}
     for group in groups:
@@ -150,7 +153,7 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
         look, name = looks[group.title], (names or {}).get(group.title, group.title)
-        axis.plot(epochs, mean * scale, look.dash, color=look.colour, label=name)
+        axis.plot(epochs, mean * scale, look.dash, color=look.colour, label=name + _uneven(group))
         axis.fill_between(
             epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
         )
@@ -162,18 +165,34 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
 
 
 def over_seeds(runs: Sequence[Sequence[Row]], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Epochs (counted from 1) that all runs have the metric for, its mean and sample standard deviation."""
+    """Epochs (counted from 1) that any run has the metric for, its mean and sample standard deviation over those."""
     series = [{row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None} for rows in runs]
-    common = sorted(set.intersection(*(set(values) for values in series))) if series else []
-    spreads = [Spread.of([float(values[epoch]) for values in series]) for epoch in common]
+    epochs = sorted({epoch for values in series for epoch in values})
+    spreads = [Spread.of([float(values[epoch]) for values in series if epoch in values]) for epoch in epochs]
     # The band of a single run has no width.
-    return np.array(common), np.array([each.mean for each in spreads]), np.nan_to_num([each.std for each in spreads])
+    return np.array(epochs), np.array([each.mean for each in spreads]), np.nan_to_num([each.std for each in spreads])
 
 
 def last_accuracy(group: Group) -> Spread:
     """Test accuracy of the last epoch over the finished runs of a group."""
     summaries = [summary for run in group.finished if (summary := run.summary()) is not None]
     return Spread.of([summary["last"]["test_accuracy"] for summary in summaries])
+
+
+def _require(groups: Sequence[Group], *metrics: str) -> None:
+    """Refuse to draw an empty picture."""
+    rows = [row for group in groups for rows in group.rows() for row in rows]
+    if not any(row.get(metric) is not None for row in rows for metric in metrics):
+        runs = ", ".join(str(run.path) for group in groups for run in group.runs)
+        raise ValueError(f"there is nothing to draw yet: no epoch with {' or '.join(metrics)} in {runs}")
+
+
+def _uneven(group: Group) -> str:
+    """How many repetitions there are where they are not equally long, for the legend."""
+    lengths = sorted(len(rows) for rows in group.rows())
+    if lengths[0] == lengths[-1]:
+        return ""
+    return f" (n = {len(lengths)} up to epoch {lengths[0]}, then fewer)"
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -134,12 +134,12 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
         find_runs([tmp_path])
 
 
-def test_curves_are_means_over_the_epochs_all_seeds_have() -> None:
+def test_curves_are_means_over_the_seeds_that_have_an_epoch() -> None:
     runs = [
         [{"epoch": 0, "rho": 1.0}, {"epoch": 1, "rho": 2.0}, {"epoch": 2, "rho": 9.0}],
         [{"epoch": 0, "rho": None}, {"epoch": 1, "rho": 4.0}],
     ]
     epochs, mean, std = over_seeds(runs, "rho")
-    assert epochs.tolist() == [2]
-    assert mean.tolist() == [3.0]
-    assert std.tolist() == pytest.approx([math.sqrt(2)])
+    assert epochs.tolist() == [1, 2, 3]
+    assert mean.tolist() == [1.0, 3.0, 9.0]
+    assert std.tolist() == pytest.approx([0.0, math.sqrt(2), 0.0])

@@ -1,0 +1,69 @@
+"""Figures show every point of every run, and refuse to show nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from lesam.lab.cli import main
+from lesam.lab.paper.experiment import Cell, Request
+from lesam.lab.paper.experiments.stabilisers import EXPERIMENT
+from lesam.lab.report import plots
+from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
+from tests.lab.running import smoke
+
+
+def with_rows(runs: Path, accuracies: list[float], *changes: str, seed: int = 0) -> RunFolder:
+    """A run folder with chosen test accuracies."""
+    config = replace(smoke("digits", *changes, method="lesam"), seed=seed)
+    folder = RunFolder.of(config, runs)
+    folder.create(config, {})
+    for epoch, accuracy in enumerate(accuracies):
+        row = {"epoch": epoch, "test_accuracy": accuracy, "train_accuracy": accuracy, "train_loss": 1.0, "rho": 1.0}
+        folder.append(row, [])
+    return folder
+
+
+def assert_nothing_cut_off(figure: Figure, lines: int) -> None:
+    axis = figure.axes[0]
+    curves = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+    assert len(curves) == lines
+    low, high = axis.get_ylim()
+    for curve in curves:
+        heights = np.asarray(curve.get_ydata(), dtype=float)
+        assert low <= heights.min()
+        assert heights.max() <= high
+
+
+def test_no_curve_is_cut_off(tmp_path: Path) -> None:
+    with_rows(tmp_path, [0.80, 0.81], "schedule.switch_at=1")
+    with_rows(tmp_path, [0.20, 0.99], "schedule.switch_at=2")
+    assert_nothing_cut_off(plots.switch(group(find_runs([tmp_path]))), 2)
+    cells = []
+    for number, (row, values) in enumerate({"cap alone": [0.80, 0.81], "neither": [0.20, 0.99]}.items()):
+        run = with_rows(tmp_path / "cells", values, f"optimizer.sigma={number + 1}")
+        cells.append(Cell(row=row, column="", configs=(run.config(),), runs=(run,)))
+    request = Request(scale="smoke", seeds=(0,), runs=tmp_path)
+    assert_nothing_cut_off(EXPERIMENT.draw(request, cells)["stabilisers"], 2)
+
+
+@pytest.mark.parametrize("kind", ["curves", "radius", "switch"])
+def test_an_empty_picture_is_refused(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = with_rows(tmp_path / "runs", [])
+    assert main(["plot", kind, str(tmp_path / "runs"), "-o", str(tmp_path / "picture.png")]) == 2
+    assert str(run.path) in capsys.readouterr().err
+    assert not (tmp_path / "picture.png").exists()
+
+
+def test_seeds_of_unequal_length_are_drawn_to_the_end_of_the_longest(tmp_path: Path) -> None:
+    with_rows(tmp_path, [0.1, 0.3, 0.9], seed=0)
+    with_rows(tmp_path, [0.3], seed=1)
+    (line,) = plots.curves(group(find_runs([tmp_path]))).axes[0].lines
+    assert list(line.get_xdata()) == [1, 2, 3]
+    assert list(line.get_ydata()) == pytest.approx([20.0, 30.0, 90.0])
+    assert "n = 2 up to epoch 1" in str(line.get_label())
