@@ -46,3 +46,16 @@ def test_blocks_are_found():
     if not PAGES:
         pytest.skip("documents are not part of an installed package")
     assert len(blocks()) > 20
+
+
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)[^)]*\)")
+
+
+def test_the_index_and_the_readme_list_every_document():
+    if not (ROOT / "docs").exists():
+        pytest.skip("documents are not part of an installed package")
+    pages = {page.resolve() for page in (ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "README.md"}
+    for index in (ROOT / "docs" / "README.md", ROOT / "README.md"):
+        linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+        assert pages <= linked, index
+        assert all(target.exists() for target in linked), index
