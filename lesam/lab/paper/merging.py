@@ -141,5 +141,7 @@ def _rows(earlier: Mapping[str, Any], places: Mapping[Place, Sequence[int]]) -> 
         part = {**row, "seeds": [row["seeds"][n] for n in at], "runs": [row["runs"][n] for n in at]}
         if "values" in row:
             part["values"] = {name: [values[n] for n in at] for name, values in row["values"].items()}
+        if "diverged" in row:
+            part["diverged"] = [name for name in row["diverged"] if name in part["runs"]]
         found.append(part)
     return found

@@ -49,18 +49,15 @@ def train_all(
                 display(event)
 
             Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, record)
-    places: dict[tuple[str, str], list[RunConfig]] = {}
+    places: dict[tuple[str, str], list[RunFolder]] = {}
     for run in planned:
         if run.config.fingerprint in summaries:
-            places.setdefault((run.row, run.column), []).append(run.config)
+            folder = RunFolder(runs / summaries[run.config.fingerprint]["folder"])
+            places.setdefault((run.row, run.column), []).append(folder)
     cells = [
-        Cell(
-            row=row,
-            column=column,
-            configs=tuple(configs),
-            runs=tuple(RunFolder(runs / summaries[config.fingerprint]["folder"]) for config in configs),
-        )
-        for (row, column), configs in places.items()
+        # What was trained, which has the number of workers where that decides the outcome.
+        Cell(row=row, column=column, configs=tuple(folder.config() for folder in folders), runs=tuple(folders))
+        for (row, column), folders in places.items()
     ]
     return cells, failures
 

@@ -28,7 +28,7 @@ def request(**changes: Any) -> Request:
 def filled(experiment: Any) -> Report:
     """A report with a number in every cell, as of an earlier result whose runs are gone."""
     rows = [
-        {"row": row, "column": column, "seeds": [0], "runs": ["run"]}
+        {"row": row, "column": column, "seeds": [0], "runs": ["run"], "diverged": []}
         | {"values": {name: [50.0] for name in experiment.quantities}}
         for row in experiment.rows
         for column in experiment.columns
