@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lesam.lab.flatness.survey import Survey
 
 DENSITY_DRAWS = 4
+CHEAP = "--samples 500 --eigenvalues 1 --trace-samples 10"
 
 
 def flatness(
@@ -24,7 +25,7 @@ def flatness(
         list[int],
         Parameter(consume_multiple=True, negative="", help="Finished epochs to measure at; by default the last kept."),
     ] = [],  # noqa: B006 -- cyclopts reads the default, nobody changes it
-    settings: Annotated[FlatnessSettings, Parameter(name="*")] = FlatnessSettings(),  # noqa: B008 -- frozen
+    settings: Annotated[FlatnessSettings | None, Parameter(name="*")] = None,
     density: Annotated[bool, Parameter(negative="", help="Also estimate the density of the whole spectrum.")] = False,
     device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
     storage: Annotated[str, Parameter(help="Where Lanczos keeps its basis: device, cpu or a folder.")] = "device",
@@ -33,10 +34,13 @@ def flatness(
     """Measure Hessian eigenvalues, trace and low-pass filter of RUNS on un-augmented training images.
 
     The low-pass filter is measured at every kept checkpoint, the rest after --epochs. Results are kept in the run
-    folders; asked again, the same question is answered from there.
+    folders; asked again, the same question is answered from there. Without options about what to measure, runs below
+    the paper's scale get cheaper settings; an estimate of the time is printed before.
     """
     from lesam.lab import console
     from lesam.lab.flatness import table
+    from lesam.lab.flatness.estimate import estimate, scale_of
+    from lesam.lab.flatness.measures import CHEAPER, gradients
     from lesam.lab.flatness.survey import survey
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
@@ -49,6 +53,12 @@ def flatness(
         for run in cell.runs:
             for epoch in wanted:
                 checkpoints.find(run.checkpoints, epoch)
+    every = [run for cell in groups for run in cell.runs]
+    if settings is None:
+        settings = FlatnessSettings(**({} if scale_of(every) == "paper" else CHEAPER))
+    if density:
+        settings = replace(settings, density_draws=DENSITY_DRAWS)
+    print(estimate(every, gradients(settings) * len(wanted), settings.samples, CHEAP), flush=True)
     basis: Any = storage if storage in ("device", "cpu") else Path(storage)
     with console.measurements() as watch:
 
@@ -58,7 +68,7 @@ def flatness(
         found = survey(
             {cell.title: cell.runs for cell in groups},
             lambda run: wanted,
-            settings=replace(settings, density_draws=DENSITY_DRAWS) if density else settings,
+            settings=settings,
             progress=named,
             device=device,
             storage=basis,

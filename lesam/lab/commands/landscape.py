@@ -18,9 +18,13 @@ def landscape(
     *,
     epoch: Annotated[int | None, Parameter(help="Finished epochs to look at; by default the last kept.")] = None,
     one_dimensional: Annotated[bool, Parameter(negative="", help="A line instead of a plane.")] = False,
-    points: Annotated[int, Parameter(help="Cells along each direction.")] = 51,
+    points: Annotated[
+        int | None, Parameter(help="Cells along each direction; by default 51, and 21 below the paper's scale.")
+    ] = None,
     span: Annotated[float, Parameter(help="How far the grid reaches, in lengths of the weights' own filters.")] = 1.0,
-    samples: Annotated[int, Parameter(help="Training images to take the loss on.")] = 10000,
+    samples: Annotated[
+        int | None, Parameter(help="Training images to take the loss on; by default 10000, and 1000 below that scale.")
+    ] = None,
     batch_size: Annotated[int, Parameter(help="Images of one pass.")] = 1000,
     seed: Annotated[int, Parameter(help="Of the directions, which all runs share.")] = 123,
     reestimate_batch_norm: Annotated[
@@ -38,11 +42,17 @@ def landscape(
     Cells are kept in the run folders as they are evaluated; a command that was stopped or killed resumes from there.
     """
     from lesam.lab import console
+    from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
     from lesam.lab.runs.repetitions import group
 
+    groups = group(found_runs(runs))
+    every = [run for cell in groups for run in cell.runs]
+    full = scale_of(every) == "paper"
+    points = points or (51 if full else 21)
+    samples = samples or (10000 if full else 1000)
     settings = LandscapeSettings(
         dimensions=1 if one_dimensional else 2,
         points=points,
@@ -54,7 +64,6 @@ def landscape(
     )
     found: dict[str, Landscape] = {}
     colours: dict[str, Any] = {}
-    groups = group(found_runs(runs))
     labelled = [
         (cell, run, f"{cell.title}, seed {run.config().seed}" if len(cell.runs) > 1 else cell.title)
         for cell in groups
@@ -62,6 +71,8 @@ def landscape(
     ]
     for _, run, _ in labelled:  # a mistake should not show after hours
         checkpoints.find(run.checkpoints, epoch)
+    losses = points**settings.dimensions * (2 if reestimate_batch_norm else 1)  # a third of a gradient each
+    print(estimate(every, losses / 3 / jobs, samples, "--points 15 --samples 500, or --one-dimensional"), flush=True)
     with console.measurements() as watch:
         for cell, run, label in labelled:
             found[label] = measure_landscape(

@@ -83,6 +83,22 @@ class FlatnessSettings:
                 )
 
 
+CHEAPER: dict[str, Any] = {"samples": 1000, "eigenvalues": 5, "trace_samples": 20, "lpf_samples": 10}
+"""Settings of ``lesam flatness`` below the paper's scale, where networks and time are small."""
+
+
+def gradients(settings: FlatnessSettings) -> int:
+    """About how many gradients of all images one checkpoint costs: a Hessian product is two, a loss is a third.
+
+    Lanczos needs about four products for each eigenvalue.
+
+    >>> gradients(FlatnessSettings()), gradients(FlatnessSettings(**CHEAPER))
+    (607, 84)
+    """
+    products = 4 * settings.eigenvalues + settings.trace_samples + settings.density_draws * settings.density_steps
+    return 2 * products + -(-settings.lpf_samples // 3)
+
+
 class Surface:
     """The loss of one network on some images; its Hessian is made when a measure first needs it."""
 
