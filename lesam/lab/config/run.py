@@ -178,6 +178,8 @@ class RecordConfig:
     evaluate_every: int = field(default=1, metadata=NOT_IDENTITY)
     checkpoint_every: int = field(default=1, metadata=NOT_IDENTITY)
     """Epochs between checkpoints."""
+    checkpoint_minutes: float | None = field(default=None, metadata=NOT_IDENTITY)
+    """Minutes that pass at least between two checkpoints, for epochs that last seconds; kept epochs have theirs."""
     checkpoint_steps: int | None = field(default=None, metadata=NOT_IDENTITY)
     """Steps between further checkpoints, for epochs that last hours."""
     keep: int = field(default=2, metadata=NOT_IDENTITY)
@@ -205,6 +207,8 @@ class RecordConfig:
                 raise ValueError(f"record.{name} must be at least 1, got {getattr(self, name)}")
         if self.checkpoint_steps is not None and self.checkpoint_steps < 1:
             raise ValueError(f"record.checkpoint_steps must be at least 1 or None, got {self.checkpoint_steps}")
+        if self.checkpoint_minutes is not None and not self.checkpoint_minutes > 0:
+            raise ValueError(f"record.checkpoint_minutes must be above 0 or None, got {self.checkpoint_minutes}")
         for time in self.keep_epochs:
             _check_time("record.keep_epochs", time)
         for name in self.track:

@@ -10,6 +10,9 @@ from lesam.lab.runs.repetitions import Group, group
 
 STAGE = {"CIFAR-100, ResNet-18": "cifar100-resnet18"}
 
+TWENTIETHS: dict[str, Any] = {"record.keep_epochs": tuple(part / 20 for part in range(1, 21))}
+"""Twenty checkpoints over training, for what is measured over training."""
+
 UNSTABILISED: dict[str, Any] = {"optimizer.rho_max": None, "schedule.budget_anneal_start": None}
 """LE-SAM without cap and annealing."""
 

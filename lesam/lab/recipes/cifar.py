@@ -25,8 +25,6 @@ class Backbone:
     weight_decay: float
     anneal_start: float | None
     """As a share of the epochs."""
-    keep_every: int
-    """Epochs between checkpoints that stay."""
     smoke: dict[str, int]
     small: dict[str, int]
     pace: Pace
@@ -42,7 +40,6 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.05,
         weight_decay=1e-3,
         anneal_start=0.8,  # epoch 160
-        keep_every=10,
         smoke={"width": 4},
         small={"width": 16},
         pace=QUICK,
@@ -54,7 +51,6 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.05,
         weight_decay=1e-3,
         anneal_start=None,
-        keep_every=50,
         smoke={"depth": 10, "width": 1},
         small={"depth": 10, "width": 2},
         pace=SLOW,
@@ -66,7 +62,6 @@ BACKBONES: dict[str, Backbone] = {
         lr=0.1,
         weight_decay=5e-4,
         anneal_start=None,
-        keep_every=50,
         smoke={"depth": 8, "alpha": 12},
         small={"depth": 14, "alpha": 48},
         pace=SLOW,
@@ -94,10 +89,8 @@ def cifar(data: str, backbone: str, method: str, scale: str, seed: int) -> RunCo
             epochs=row.epochs,
             budget_anneal_start=row.anneal_start if method in ("lesam", "lesamplus") else None,
         ),
-        # For flatness over training, half-way and at the end, and for the late switch in epoch 160.
-        record=RecordConfig(
-            keep_epochs=tuple(k * row.keep_every / row.epochs for k in range(1, row.epochs // row.keep_every + 1))
-        ),
+        # Half-way and at the end for flatness; experiments that read more epochs ask for them.
+        record=RecordConfig(keep_epochs=(0.5, 1.0), checkpoint_minutes=15.0),
     )
 
 

@@ -161,6 +161,7 @@ class Run:
         """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
         self.choice = choice
         self._collapse_said = False
+        self._saved_at = time.monotonic()
         self.session, self.folder, self.progress, self.interrupt = session, folder, progress, interrupt
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
@@ -192,8 +193,8 @@ class Run:
                     f"no finite loss since step {session.diverged_at}: stopped after epoch {session.epoch}"
                 )
                 break
-            due = session.epoch % self.record.checkpoint_every == 0 or session.epoch in self.kept
-            if due or session.finished:
+            due = session.epoch % self.record.checkpoint_every == 0 and self._time_passed()
+            if due or session.epoch in self.kept or session.finished:
                 self._checkpoint()
             self.progress.epoch(row, epochs=session.times.epochs)
         summary = self._summary()
@@ -265,6 +266,13 @@ class Run:
                 logger.log_metrics({k: v for k, v in row.items() if v is not None}, step=session.step)
         return row
 
+    def _time_passed(self) -> bool:
+        """Whether the last checkpoint is old enough for another one. Collective: the first worker's clock decides."""
+        minutes = self.record.checkpoint_minutes
+        if minutes is None:
+            return True
+        return bool(self.fabric.broadcast(time.monotonic() - self._saved_at >= 60 * minutes))
+
     def _lost(self, row: Mapping[str, Any]) -> bool:
         """Whether the epoch of a row went by without a finite loss, and the run is to stop for it."""
         first_step = row["epoch"] * self.session.times.steps_per_epoch
@@ -296,6 +304,7 @@ class Run:
             )
             checkpoints.prune(self.folder.checkpoints, keep=self.record.keep, keep_epochs=self.kept)
         session.elapsed -= extra_seconds
+        self._saved_at = time.monotonic()
         self.fabric.barrier()
 
     def _summary(self) -> Summary:

@@ -36,3 +36,17 @@ def test_kept_epochs_may_be_fractions_of_the_length(tmp_path: Path) -> None:
     config = override(recipes.build("digits", method="sgd", scale="smoke"), changes)
     train(config, runs=tmp_path, progress=Silent())
     assert sorted(checkpoints.epoch_ends(RunFolder.of(config, tmp_path).checkpoints)) == [3, 5, 6]
+
+
+def test_minutes_put_off_checkpoints_but_not_kept_ones_and_not_the_last(tmp_path: Path) -> None:
+    changes = ["schedule.epochs=4", "record.keep=9", "record.keep_epochs=2", "record.checkpoint_every=1"]
+    config = override(recipes.build("digits", method="sgd", scale="smoke"), changes)
+    for minutes, expected in (("1e4", [2, 4]), ("1e-9", [1, 2, 3, 4])):
+        run = override(config, [f"record.checkpoint_minutes={minutes}"])
+        train(run, runs=tmp_path / minutes, progress=Silent())
+        assert sorted(checkpoints.epoch_ends(RunFolder.of(run, tmp_path / minutes).checkpoints)) == expected
+
+
+def test_table_1_keeps_what_is_read() -> None:
+    for method in ("sgd", "lesam"):
+        assert len(recipes.build("cifar100-resnet18", method=method, scale="paper").record.keep_epochs) == 2

@@ -13,7 +13,7 @@ from lesam.lab.flatness.survey import Survey, survey
 from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request
 from lesam.lab.paper.grid import Grid
-from lesam.lab.paper.stage import STAGE
+from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
 
@@ -35,7 +35,10 @@ class Flatness:
 
     def plan(self, request: Request) -> list[Planned]:
         """SGD, SAM and LE-SAM."""
-        return Grid(name=self.name, title=self.title, rows=rows("sgd", "sam", "lesam"), columns=STAGE).plan(request)
+        found = rows("sgd", "sam", "lesam")
+        if request.scale == "paper":  # the low-pass filter is drawn over training
+            found = {label: replace(variant, changes=lambda config: TWENTIETHS) for label, variant in found.items()}
+        return Grid(name=self.name, title=self.title, rows=found, columns=STAGE).plan(request)
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Measure every run where it was kept."""

@@ -18,7 +18,7 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request
 from lesam.lab.paper.grid import Grid
-from lesam.lab.paper.stage import STAGE
+from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
 from lesam.lab.report import style
 from lesam.lab.runs import checkpoint as checkpoints
@@ -90,9 +90,9 @@ class Mechanism:
 
 
 def _keep_all(config: RunConfig) -> dict[str, Any]:
-    """Short runs keep every epoch; long ones what their recipe keeps, every tenth."""
+    """Short runs keep every epoch, long ones twenty of them."""
     epochs = config.schedule.epochs
-    return {"record.keep_epochs": tuple(range(1, epochs + 1))} if epochs <= MOST_KEPT else {}
+    return {"record.keep_epochs": tuple(range(1, epochs + 1))} if epochs <= MOST_KEPT else TWENTIETHS
 
 
 def _means(terms: Sequence[Terms]) -> dict[str, float]:
