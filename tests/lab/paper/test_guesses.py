@@ -54,7 +54,7 @@ def test_tables_mark_what_rests_on_our_choices(name: str) -> None:
 @pytest.mark.parametrize(("recipe", "marked"), [("vit-cifar10", True), ("cifar10-resnet18", False)])
 def test_the_table_of_run_folders_marks_them_too(recipe: str, marked: bool) -> None:
     spread = Spread(1, 0.9, float("nan"))
-    shared: dict[str, Any] = {"last": spread, "best": spread, "train": spread, "capped": None}
+    shared: dict[str, Any] = {"last": spread, "best": spread, "train": spread, "capped": None, "gain": None}
     figure = recipes.figures(recipe)["lesam"]
     line = tables.Line(recipe=recipe, scale="paper", label="LE-SAM", paper=figure, **shared)
     assert (f"{figure[0]:.2f} ± {figure[1]:.2f} {MARK}" in tables.markdown([line])) == marked
