@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import pytest
-import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 
@@ -115,6 +114,7 @@ def test_what_cannot_be_done_there() -> None:
 @pytest.mark.parametrize("name", ["sam", "s2sam"])
 def test_averaged_weights_of_a_step_under_way(name: str) -> None:
     """A schedule-free base can be evaluated in the middle of a pass: as if it had been evaluated before it."""
+    pytorch_optimizer = pytest.importorskip("pytorch_optimizer")
     model, twin = network(), network()
     opt = lesam.METHODS[name](pytorch_optimizer.ScheduleFreeSGD(model.parameters(), lr=0.1), model=model)
     plain = lesam.METHODS[name](pytorch_optimizer.ScheduleFreeSGD(twin.parameters(), lr=0.1), model=twin)
