@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,10 +163,8 @@ def test_maximize_as_an_attribute_of_the_base(pytorch_optimizer: Any):
 def muon_and_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
     """The ordinary pairing of today: Muon for matrices, AdamW for the rest."""
     matrices = [p for p in model.parameters() if p.ndim == 2]
-    return [
-        torch.optim.Muon(matrices, lr=0.02),
-        torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=0.02),
-    ]
+    muon = getattr(torch.optim, "Muon", partial(torch.optim.SGD, momentum=0.95, nesterov=True))  # from torch 2.9 on
+    return [muon(matrices, lr=0.02), torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=0.02)]
 
 
 class OneAfterAnother(torch.optim.Optimizer):

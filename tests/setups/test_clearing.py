@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lesam
 
+from .. import needs
 from ..optim.cases import BASES, ONE_OF_EACH, Case, batches, closure_for, network
 from ..optim.clearing import CLEARINGS, Clearing, by_opt, clearing_closure, clipping_closure, refusal_of
 from .processes import one_at_a_time, together
@@ -56,6 +57,8 @@ WRAPPINGS: dict[str, Callable[[], nn.Module]] = {
     "FSDP2": lambda: sharded(network()),
 }
 
+if needs.fsdp2_on_cpu.args[0]:
+    del WRAPPINGS["FSDP2"]
 WRAPPED = [wrapping for wrapping in WRAPPINGS if wrapping != "a group"]
 BOTH = [(True, False)] * 2
 
