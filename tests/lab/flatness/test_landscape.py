@@ -45,7 +45,7 @@ def test_the_landscape_command_draws_all_runs(runs: Path, capsys: pytest.Capture
 
 def test_a_killed_landscape_goes_on(runs: Path, tmp_path: Path) -> None:
     run = one(runs, "sgd")
-    command = [sys.executable, "-m", "lesam", "landscape", str(run.path), "--points", "41"]
+    command = [sys.executable, "-m", "lesam", "landscape", str(run.path), "--points", "41", "--samples", "10000"]
     process = subprocess.Popen(
         [*command, "-o", str(tmp_path / "figures")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
