@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +29,9 @@ def at_last_step(loop: Loop) -> Iterator[None]:
         return
     now = None if step.buffers is None or loop.keep_buffers is None else loop.keep_buffers()
     touched = [*loop.bases.parameters(), *([] if now is None else now.tensors())]
-    with _unsafe_preserve_version_counter(tuple(touched)):
+    with ExitStack() as unnoticed:
+        for tensor in touched:
+            unnoticed.enter_context(_unsafe_preserve_version_counter(tensor))
         phase, step.phase = step.phase, Phase.ASIDE
         _exchange(loop, step.moved)
         if step.buffers is not None:

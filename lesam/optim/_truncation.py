@@ -21,7 +21,10 @@ def truncate(loop: Loop, step: Step, count: int) -> list[Tensor]:
     wanted = loop.parts.subset is not None and step.sharp
     if not wanted or not may_truncate(loop.parts, loop.model, loop.local, count):
         return []
-    truncated = unneeded(step.perturbable, {id(p) for p in step.chosen}, loop.history.with_gradient)
+    known = loop.history.with_gradient
+    if known is None and step.number > 0:  # a resumed run has to save what it would have saved without the interruption
+        known = [p for p in step.trainable if loop.bases.state_of(p)] or step.trainable
+    truncated = unneeded(step.perturbable, {id(p) for p in step.chosen}, known)
     step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in step.perturbable))
     return truncated
 
