@@ -210,7 +210,7 @@ class _CleanLoss:
                 f"{self.name} calls its closure to evaluate the loss at other weights, or more than once a step, and "
                 "cannot be the base of another optimizer: use one that steps with the gradient it finds"
             )
-        return self.loss.detach() if isinstance(self.loss, Tensor) else self.loss
+        return self.loss
 
 
 @contextmanager

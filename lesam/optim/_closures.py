@@ -62,10 +62,12 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
                 perturbed_losses.append(call(loop, descents))
         step, loss = loop.step, mean(losses or perturbed_losses)
         step.refresh_cost = refresh_cost
+        value = as_scalar(loss)
+        step.loss = None if loss is None else value
         if losses or "rho" not in step.seen:  # the latter: one pass, and nothing was perturbed in it
-            step.seen["loss"] = as_scalar(loss)
+            step.seen["loss"] = value
         if losses or "rho" in step.seen:
-            step.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses))
+            step.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses)) if losses else value
     return loss
 
 

@@ -309,7 +309,7 @@ class Loop:
     # ------------------------------------------------------------------ the end of a step
 
     @torch.no_grad()
-    def take(self, scale: Tensor | None, found_inf: Tensor | None, loss: Any = None) -> bool:
+    def take(self, scale: Tensor | None, found_inf: Tensor | None) -> bool:
         """The base step, and with it everything drafted on the way; False if a loss scaler skips it."""
         step = self.step
         self.bases.refuse_evaluating()
@@ -324,7 +324,7 @@ class Loop:
             if self.max_norm is not None:
                 norm = space.norm(space.gradients())
                 space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
-            self.bases.step(loss)
+            self.bases.step(step.loss)
             step.undo.pop_all()
             self.step = Step()
         torch.clear_autocast_cache()

@@ -14,7 +14,7 @@ from ._bases import Bases
 from ._buffers import keeper
 from ._checkpoint import State
 from ._climb import Parts
-from ._closures import Closure, SampleLosses, SamplePasses, as_list, call, call_for_hooks, run_passes
+from ._closures import Closure, SampleLosses, SamplePasses, as_list, as_scalar, call, call_for_hooks, run_passes
 from ._combiners import Combiner, Custom, perturbed
 from ._directions import Direction, Gradient
 from ._last import Last
@@ -232,6 +232,7 @@ class SharpnessAware(torch.optim.Optimizer):
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if loop.step.phase is Phase.READY:
             loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
+            loop.step.loss = None if loss is None else as_scalar(loss)
         elif sample_losses is not None:
             if closure is not None or ascent is not None:
                 raise ValueError("give either closure (and ascent) or sample_losses, not both")
@@ -243,7 +244,7 @@ class SharpnessAware(torch.optim.Optimizer):
             loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second)
         else:
             return self._step_without_passes()
-        if not loop.take(scale, found_inf, loss):
+        if not loop.take(scale, found_inf):
             tell_of_skip(self.__dict__.get("step"))
         return loss
 

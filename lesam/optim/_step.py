@@ -69,6 +69,7 @@ class Step:
     truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
     cost: float = 0.0  # passes spent, over all pairs
     refresh_cost: float = 0.0
+    loss: Tensor | float | None = None  # at w, for bases that want it
     seen: dict[str, Seen] = field(default_factory=dict)  # for `opt.last`
 
     def expect(self, what: str, *phases: Phase) -> None:
