@@ -146,7 +146,7 @@ class HessianOperator:
 
     def to_scipy(self) -> Any:
         """As `scipy.sparse.linalg.LinearOperator`, for `eigsh` and its kin."""
-        from scipy.sparse.linalg import LinearOperator  # type: ignore[import-untyped]
+        from scipy.sparse.linalg import LinearOperator
 
         kind = str(self.dtype).removeprefix("torch.")
 

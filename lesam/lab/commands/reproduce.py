@@ -25,7 +25,7 @@ def reproduce(
     scale: Scale = "small",
     seeds: Annotated[
         list[int],
-        Parameter(consume_multiple=True, negative="", help="Seeds; by default 0, and 0 1 2 beyond the smoke scale."),
+        Parameter(consume_multiple=True, negative="", help="Seeds; by default the experiment's own number of them."),
     ] = [],  # noqa: B006
     methods: Annotated[
         list[str], Parameter(consume_multiple=True, negative="", help="Only these methods of the experiment.")
@@ -65,7 +65,7 @@ def reproduce(
                 raise unknown(kind, name, known)
     request = Request(
         scale=scale,
-        seeds=tuple(distinct(seeds)) or ((0,) if scale == "smoke" else (0, 1, 2)),
+        seeds=tuple(distinct(seeds)),
         runs=runs or output / "runs",
         methods=tuple(methods),
         recipes=tuple(recipes),
@@ -82,7 +82,7 @@ def reproduce(
         from lesam.lab.paper import planning
 
         for name in names:
-            for line in planning.lines(paper.find(name), request, output):
+            for line in planning.lines(paper.find(name), request.of(paper.find(name)), output):
                 print(line, flush=True)
         return
     failures = []
@@ -106,6 +106,9 @@ def _list(request: Request, output: Path) -> None:
     from lesam.lab import console, paper
     from lesam.lab.paper import results
 
-    lines = [(name, paper.find(name).title, results.state(paper.find(name), request, output)) for name in paper.NAMES]
+    lines = [
+        (name, known.title, results.state(known, request.of(known), output))
+        for name, known in ((name, paper.find(name)) for name in paper.NAMES)
+    ]
     head = ("name", "shows", f"state at scale {request.scale}")
     console.show([head, *lines], plain="".join("\t".join(line) + "\n" for line in lines))

@@ -11,12 +11,16 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any, Literal, cast
 
 import lesam
 from lesam.lab.config.suggest import unknown
+
+UNLESS_DEFAULT: Mapping[str, bool] = {"unless_default": True}
+"""Part of the identity only where the value is not the default: runs from before the field keep their fingerprints."""
 
 PLAIN: dict[str, str] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 """Methods of one pass without a perturbation, and how they are written in tables and figures."""
@@ -47,6 +51,8 @@ class OptimizerConfig:
     """One perturbation for the whole batch, or one for each worker."""
     max_norm: float | None = None
     """Clip the norm of the final gradient, never of the one that sets the radius."""
+    micro_batches: int = field(default=1, metadata=UNLESS_DEFAULT)
+    """Parts of a batch that pass through the network one by one; each has its own perturbation if that is local."""
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other."""
@@ -54,6 +60,11 @@ class OptimizerConfig:
             raise ValueError(
                 "optimizer.perturbation='local' needs the model, and then BatchNorm follows the clean pass only: "
                 "set optimizer.batch_norm=clean as well"
+            )
+        if self.micro_batches < 1 or (self.micro_batches > 1 and self.method in (*PLAIN, "esam")):
+            raise ValueError(
+                f"optimizer.micro_batches must be at least 1, and 1 for {', '.join(PLAIN)} and esam; "
+                f"got {self.micro_batches} for {self.method}"
             )
         if self.method in PLAIN and self.base != self.method:
             raise ValueError(f"optimizer.base of plain {self.method} must be {self.method!r}, got {self.base!r}")

@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from lesam.lab.config.optimizer import OptimizerConfig
+from lesam.lab.config.optimizer import UNLESS_DEFAULT, OptimizerConfig
 from lesam.lab.config.suggest import unknown
 from lesam.lab.config.task import ClassificationConfig, TaskConfig
 
 Scalar = bool | int | float | str | None
 NOT_IDENTITY: Mapping[str, bool] = {"identity": False}
-UNLESS_DEFAULT: Mapping[str, bool] = {"unless_default": True}
-"""Part of the identity only where the value is not the default: runs from before the field keep their fingerprints."""
 TRACKED = ("lpf", "trace", "eigenvalue")
 """What can be measured while a run trains: low-pass filter, Hessian trace, largest Hessian eigenvalue."""
 

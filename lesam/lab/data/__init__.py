@@ -26,6 +26,7 @@ from lesam.lab.data.cifar import cifar10, cifar100
 from lesam.lab.data.digits import digits
 from lesam.lab.data.domains import pacs, vlcs
 from lesam.lab.data.folder import FolderAugment, FolderAugmentConfig, FolderSet, imagefolder
+from lesam.lab.data.mnist1d import mnist1d
 from lesam.lab.data.normalisation import NORMALISATIONS, Normalisation, normalisation
 from lesam.lab.data.presets import PRESETS, augmentation
 from lesam.lab.data.sampling import Shaping
@@ -60,6 +61,7 @@ _LOADERS: dict[str, Callable[..., Splits]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "digits": digits,
+    "mnist1d": mnist1d,
     "synthetic": synthetic,
     "imagefolder": imagefolder,
     "pacs": pacs,
@@ -76,6 +78,7 @@ TITLES: dict[str, str] = {
     "cifar10": "CIFAR-10, 50,000 training and 10,000 test images of 32 x 32; downloaded when absent",
     "cifar100": "CIFAR-100, the same in 100 classes; downloaded when absent",
     "digits": "scikit-learn's digits, 1,797 images of 8 x 8; comes with scikit-learn",
+    "mnist1d": "MNIST-1D, signals of 40 values in 10 classes, as many as asked for; generated, needs no files",
     "synthetic": "made-up images of waves under noise; needs no files",
     "imagefolder": "any images in train/CLASS and val/CLASS, such as ImageNet",
     "pacs": "PACS, 9,991 images of 7 classes in 4 domains; folders of files",

@@ -20,6 +20,8 @@ class Normalisation(NamedTuple):
 NORMALISATIONS = {
     # Inputs stay in [0, 1]; the model normalises (adversarial robustness).
     "unit": Normalisation((0.0,), (1.0,)),
+    # Signals, which come standardised: what turns pixels into [0, 1] drops out.
+    "as_is": Normalisation((0.0,), (1 / 255,)),
     # Inputs in [-1, 1], for synthetic images and others without statistics of their own.
     "half": Normalisation((0.5,), (0.5,)),
     # The bundled digits, computed over all 1,797 images.

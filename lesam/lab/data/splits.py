@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class TensorSet:
     """Images as one uint8 tensor ``(N, C, H, W)`` and their labels as one int64 tensor ``(N,)``.
 
+    Signals that are no pixels come as float32, in the same shape (``as_is`` is their normalisation).
+
     Example:
         >>> small = TensorSet(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10))
         >>> kept, held_out = small.split(0.2, seed=0)
@@ -31,9 +33,11 @@ class TensorSet:
 
     def __post_init__(self) -> None:
         """Refuse tensors of another kind."""
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
+        if self.images.dtype not in (torch.uint8, torch.float32) or self.images.dim() != 4:
             shape = tuple(self.images.shape)
-            raise ValueError(f"images must be uint8 of shape (N, C, H, W), got {self.images.dtype} {shape}")
+            raise ValueError(
+                f"images must be uint8 (or signals float32) of shape (N, C, H, W), got {self.images.dtype} {shape}"
+            )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(
                 f"labels must be int64 of shape ({len(self.images)},), "

@@ -21,10 +21,12 @@ from lesam.lab.data.normalisation import normalisation as constants_of
 from lesam.lab.models.digits import digits_cnn
 from lesam.lab.models.glmc import resnet32_glmc
 from lesam.lab.models.imagenet import imagenet_resnet18, imagenet_resnet50, imagenet_resnet101, vit_b_16
+from lesam.lab.models.mlp import mlp
 from lesam.lab.models.normalized import NormalizedInput
 from lesam.lab.models.pyramid import pyramidnet110
 from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
 from lesam.lab.models.resnet32 import resnet32
+from lesam.lab.models.signal_cnn import signal_cnn
 from lesam.lab.models.wide import wrn28_10
 
 __all__ = ["NAMES", "TITLES", "NormalizedInput", "build", "options"]
@@ -38,6 +40,8 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet32_glmc": resnet32_glmc,
     "digits_cnn": digits_cnn,
+    "mlp": mlp,
+    "signal_cnn": signal_cnn,
     "imagenet_resnet18": imagenet_resnet18,
     "imagenet_resnet50": imagenet_resnet50,
     "imagenet_resnet101": imagenet_resnet101,
@@ -55,6 +59,8 @@ TITLES: dict[str, str] = {
     "resnet32": "ResNet-32 of long-tail studies, half a million parameters",
     "resnet32_glmc": "GLMC's ResNet-32, four times as wide, with its two extra heads",
     "digits_cnn": "small BatchNorm network for 8 x 8 digits",
+    "mlp": "fully connected network, three layers of 256",
+    "signal_cnn": "three convolutions along a signal, for MNIST-1D",
     "imagenet_resnet18": "torchvision's ResNet-18, fresh or pretrained",
     "imagenet_resnet50": "torchvision's ResNet-50, fresh or pretrained",
     "imagenet_resnet101": "torchvision's ResNet-101, fresh or pretrained",

@@ -16,7 +16,7 @@ import torch
 
 from lesam.lab.config.suggest import unknown
 from lesam.lab.paper import experiments, results
-from lesam.lab.paper.experiment import Experiment, Request
+from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
 from lesam.lab.paper.running import train_all
 from lesam.lab.sweeps.pool import RunsFailedError
 from lesam.lab.training.inputs import check_inputs
@@ -53,12 +53,13 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiment = find(name)
+    request = request.of(experiment)
     planned = experiment.plan(request)
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     results.check(experiment, request, output)
     check_inputs(run.config for run in planned)
-    cells, failures = train_all(planned, request.runs, jobs=jobs, progress=request.progress)
+    cells, failures = _train(experiment, request, jobs)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
     folder = results.write(experiment, request, cells, output) if cells or not planned else None
@@ -69,3 +70,21 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
             + "\n".join(failures)
         )
     return folder
+
+
+def _train(experiment: Experiment, request: Request, jobs: int) -> tuple[list[Cell], list[str]]:
+    """Train what is planned; a plan may grow with what is finished, so it is made again after each of its orders."""
+    cells: list[Cell] = []
+    failures: list[str] = []
+    asked: set[tuple[str, str, str]] = set()
+    while new := [run for run in experiment.plan(request) if _key(run) not in asked]:
+        first = min(run.order for run in new)
+        coming = [run for run in new if run.order == first]
+        asked |= {_key(run) for run in coming}
+        finished, failed = train_all(coming, request.runs, jobs=jobs, progress=request.progress)
+        cells, failures = [*cells, *finished], [*failures, *failed]
+    return cells, failures
+
+
+def _key(run: Planned) -> tuple[str, str, str]:
+    return run.row, run.column, run.config.fingerprint

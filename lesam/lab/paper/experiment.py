@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -39,6 +39,8 @@ class Planned:
     row: str
     column: str
     config: RunConfig
+    order: int = 0
+    """Runs of a smaller number are trained first; the plan is made again before those of a larger one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +58,8 @@ class Request:
     """What the user asked for."""
 
     scale: str
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
+    """Empty for the experiment's own."""
     runs: Path
     methods: tuple[str, ...] = ()
     """Only these methods; empty means all."""
@@ -68,6 +71,10 @@ class Request:
     """How eigenvalues are found where an experiment measures them; power iteration is what the paper names."""
     progress: Callable[[str], None] = print
     """Called with a sentence as the experiment advances."""
+
+    def of(self, experiment: Experiment) -> Request:
+        """The same with the experiment's own seeds where the user names none."""
+        return self if self.seeds else replace(self, seeds=experiment.seeds(self.scale))
 
     @property
     def part(self) -> dict[str, list[str]]:
@@ -100,11 +107,19 @@ class Experiment(Protocol):
     def title(self) -> str:
         """What it shows."""
 
+    def seeds(self, scale: str) -> tuple[int, ...]:
+        """Its seeds where the user names none."""
+
     def plan(self, request: Request) -> list[Planned]:
-        """The runs it needs."""
+        """The runs it needs; it may grow with what is finished in ``request.runs``."""
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Evaluate the finished runs; ``kept`` are rows of an earlier result whose runs cannot be read again."""
+
+
+def few_seeds(scale: str) -> tuple[int, ...]:
+    """One repetition to see the machinery, three for a table."""
+    return (0,) if scale == "smoke" else (0, 1, 2)
 
 
 def no_paper(row: str, column: str, quantity: str) -> Figure | None:

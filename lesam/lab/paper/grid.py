@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from lesam.lab import recipes
-from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, no_paper
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds, no_paper
 from lesam.lab.recipes.recipe import MARK, Figure, figure_text
 from lesam.lab.runs.folder import Row, RunFolder
 from lesam.lab.runs.repetitions import has_diverged, settings
@@ -65,6 +65,10 @@ class Grid:
     """Heading of a last column with the mean of the others, where the paper has one."""
     draw: Callable[[Request, Sequence[Cell]], Mapping[str, Drawing]] = lambda request, cells: {}
     remarks: Callable[[Request, Sequence[Cell]], Sequence[str]] = lambda request, cells: ()
+
+    def seeds(self, scale: str) -> tuple[int, ...]:
+        """Three, or one at the smoke scale."""
+        return few_seeds(scale)
 
     def plan(self, request: Request) -> list[Planned]:
         """One run for each seed, variant and recipe."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -44,7 +45,23 @@ class CrossEntropy(Objective):
 
     def loss(self) -> Tensor:
         """Mean loss of the batch."""
-        return self._losses(self.images, self.labels, "mean")
+        return self.mean_loss(self.images, self.labels)
+
+    def mean_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Mean loss of some images."""
+        return self._losses(images, labels, "mean")
+
+    def divided(self, parts: int) -> list[Callable[[], Tensor]]:
+        """The mean losses of equal parts of the batch."""
+        if len(self.images) % parts:
+            raise ValueError(
+                f"a batch of {len(self.images)} images has no {parts} equal parts (optimizer.micro_batches); "
+                "choose a divisor of data.batch_size, and data.drop_last=true where a last batch is smaller"
+            )
+        return [
+            Part(self, images, labels)
+            for images, labels in zip(self.images.chunk(parts), self.labels.chunk(parts), strict=True)
+        ]
 
     def _losses(self, images: Tensor, labels: Tensor, reduction: str) -> Tensor:
         with self.fabric.autocast():
@@ -52,6 +69,25 @@ class CrossEntropy(Objective):
         if self.correct is None:
             self.correct = right_answers(logits, labels)
         return functional.cross_entropy(logits, labels, reduction=reduction, label_smoothing=self.label_smoothing)
+
+
+class Part:
+    """The mean loss of a part of a batch; its first call adds to the batch's right answers."""
+
+    def __init__(self, whole: CrossEntropy, images: Tensor, labels: Tensor) -> None:
+        """Bind the part."""
+        self.whole, self.images, self.labels, self.seen = whole, images, labels, False
+
+    def __call__(self) -> Tensor:
+        """Forward pass of the part."""
+        before, self.whole.correct = self.whole.correct, None
+        loss = self.whole.mean_loss(self.images, self.labels)
+        if self.seen or self.whole.correct is None:
+            self.whole.correct = before
+        elif before is not None:
+            self.whole.correct = before + self.whole.correct
+        self.seen = True
+        return loss
 
 
 def full_precision(outputs: Tensor) -> Tensor:

@@ -113,8 +113,8 @@ class LeakyCrossEntropy(CrossEntropy):
         """Add the gradients that these parameters hold now to those of the next pass, of this one alone."""
         self.leaked = [(one, one.grad.clone()) for one in parameters if one.grad is not None]
 
-    def _backward(self, loss: Tensor) -> Tensor:
-        loss = super()._backward(loss)
+    def backward(self, loss: Tensor) -> Tensor:
+        loss = super().backward(loss)
         for parameter, gradient in self.leaked or ():
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         self.leaked = None

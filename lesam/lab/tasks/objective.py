@@ -34,14 +34,15 @@ class Objective:
         """Loss of each sample, or of the chosen ones."""
         raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
 
-    def backward(self) -> Tensor:
-        """Mean loss of the batch, its gradient left in ``.grad``."""
-        return self._backward(self.loss())
+    def divided(self, parts: int) -> list[Callable[[], Tensor]]:
+        """The mean losses of equal parts of the batch, to be called in any order and any number of times."""
+        raise ValueError("this kind of training has no optimizer.micro_batches: leave it at 1")
 
     def climb(self) -> Tensor:
         """The loss that is climbed, its gradient left in ``.grad``."""
-        return self._backward((self.ascent_loss or self.loss)())
+        return self.backward((self.ascent_loss or self.loss)())
 
-    def _backward(self, loss: Tensor) -> Tensor:
+    def backward(self, loss: Tensor) -> Tensor:
+        """Leave the gradient of a loss in ``.grad``."""
         self.fabric.backward(loss)
         return loss.detach()

@@ -24,17 +24,21 @@ def make_stepper(
     """The way to take a step: plain, with a closure, with sample losses, or in two contexts for fp16."""
     if config.method in PLAIN:
         return _plain(config, optimizer, objective, scaler)
+    if scaler is not None and config.micro_batches > 1:
+        raise ValueError("optimizer.micro_batches has no fp16 path; use --precision bf16-mixed")
     if scaler is not None:
         return _scaled(config, optimizer, objective, scaler)
     if config.method == "esam":
         return _sampled(optimizer, objective)
+    if config.micro_batches > 1:
+        return _divided(optimizer, objective, config.micro_batches)
     return _closure(optimizer, objective)
 
 
 def _closure(optimizer: Any, objective: Objective) -> Stepper:
     def descend() -> Tensor:
         optimizer.zero_grad()
-        return objective.backward()
+        return objective.backward(objective.loss())
 
     def climb() -> Tensor:
         optimizer.zero_grad()
@@ -44,6 +48,21 @@ def _closure(optimizer: Any, objective: Objective) -> Stepper:
 
     def step() -> Outcome:
         optimizer.step(descend, ascent=ascent)
+        return _outcome(objective, seen(optimizer))
+
+    return step
+
+
+def _divided(optimizer: Any, objective: Objective, parts: int) -> Stepper:
+    def passing(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            return objective.backward(loss())
+
+        return closure
+
+    def step() -> Outcome:
+        optimizer.step([passing(loss) for loss in objective.divided(parts)])
         return _outcome(objective, seen(optimizer))
 
     return step
@@ -77,7 +96,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
             with optimizer.clean(scaler=scaler):
                 clean = objective.climb()
         with optimizer.perturbed(scaler=scaler):
-            second = objective.backward()
+            second = objective.backward(objective.loss())
         scaler.step(optimizer)
         scaler.update()
         return _outcome(objective, _with_losses(seen(optimizer), clean, second))
@@ -105,7 +124,7 @@ def _plain(
 
     def step() -> Outcome:
         optimizer.zero_grad()
-        loss = objective.backward()
+        loss = objective.backward(objective.loss())
         if scaler is not None:
             scaler.unscale_(optimizer)
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

@@ -21,6 +21,7 @@ from lesam.lab.runs.folder import RunFolder
 NAMES = {
     *("cifar", "imagenet", "vit-finetune", "flatness", "landscape", "radius", "late-switch", "lesam-plus", "pacs"),
     *("vlcs", "adversarial", "sensitivity", "long-tail", "cost", "mechanism", "stabilisers", "cutout"),
+    "study",
 }
 
 # Enough of the large tables to see every kind of cell; the other experiments run whole.

@@ -181,3 +181,63 @@ def test_esam_has_no_float16_path_and_says_so(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="bf16-mixed"):
         train(config, runs=tmp_path, progress=Silent(), fabric=half)
+
+
+@pytest.mark.parametrize("method", ["sam", "lesam", "lesamplus"])
+def test_micro_batches_of_a_global_perturbation_are_the_whole_batch(method: str, tmp_path: Path):
+    changes = ["data.drop_last=true", "optimizer.batch_norm=clean"]
+    config = override(recipes.build("mnist1d-mlp", method=method, scale="smoke"), [*EXACT, *changes])
+    whole = final_weights(config, tmp_path / "a")
+    parts = final_weights(override(config, ["optimizer.micro_batches=4"]), tmp_path / "b")
+    for name, weight in whole.items():
+        assert torch.allclose(weight, parts[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_local_micro_batches_each_climb_their_own_way(tmp_path: Path):
+    config = override(
+        recipes.build("mnist1d-mlp", method="sam", scale="smoke"),
+        [*EXACT, "optimizer.micro_batches=2", "optimizer.perturbation=local", "schedule.steps=3"],
+    )
+    optimizer: Any = config.optimizer
+    found = final_weights(config, tmp_path)
+    splits = load(config.data.name, **config.data.options)
+    torch.manual_seed(mix("weights", config.seed))
+    model = models.build(config.model.name, splits.classes, **config.model.options).double()
+    augment = augmentation("none", dtype=torch.float64, normalisation="as_is")
+    batches = Batches(splits.train, config.data.batch_size, augment, device="cpu", seed=config.seed)
+    base = torch.optim.AdamW(model.parameters(), lr=optimizer.lr, weight_decay=optimizer.weight_decay)
+    parameters = list(model.parameters())
+    for _, (signals, labels) in zip(range(3), batches.epoch(0), strict=False):
+        sums = [torch.zeros_like(weight) for weight in parameters]
+        for half in (slice(0, 10), slice(10, 20)):
+
+            def gradient(half: slice = half) -> tuple[torch.Tensor, ...]:
+                loss = functional.cross_entropy(model(signals[half]), labels[half])  # noqa: B023
+                return torch.autograd.grad(loss, parameters)
+
+            before, climbed = [weight.detach().clone() for weight in parameters], gradient()
+            norm = torch.cat([one.flatten() for one in climbed]).norm()
+            with torch.no_grad():
+                for weight, one in zip(parameters, climbed, strict=True):
+                    weight += optimizer.rho * one / norm
+            for total, one in zip(sums, gradient(), strict=True):
+                total += one / 2
+            with torch.no_grad():
+                for weight, old in zip(parameters, before, strict=True):
+                    weight.copy_(old)
+        for weight, total in zip(parameters, sums, strict=True):
+            weight.grad = total
+        base.step()
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, found[name], rtol=1e-7, atol=1e-10), name
+
+
+def test_micro_batches_that_do_not_divide_the_batch_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="20 images has no 3 equal parts"):
+        final_weights(smoke_signals("optimizer.micro_batches=3"), tmp_path)
+    with pytest.raises(ValueError, match="micro_batches must be at least 1"):
+        smoke_signals("optimizer.micro_batches=0")
+
+
+def smoke_signals(*changes: str) -> RunConfig:
+    return override(recipes.build("mnist1d-mlp", method="sam", scale="smoke"), changes)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lesam.lab.paper.accuracy import BACKBONES
-from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds
 from lesam.lab.tasks.objective import Batch
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.session import Session
@@ -47,6 +47,8 @@ class Cost:
 
     name = "cost"
     title = "Training time per epoch of SAM and LE-SAM on CIFAR-100"
+
+    seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:
         """It measures sessions of its own and leaves no runs."""

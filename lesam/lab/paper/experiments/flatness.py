@@ -11,7 +11,7 @@ from lesam.lab.flatness import table
 from lesam.lab.flatness.measures import FlatnessSettings
 from lesam.lab.flatness.survey import Survey, survey
 from lesam.lab.paper.accuracy import rows
-from lesam.lab.paper.experiment import Cell, Planned, Report, Request
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.runs import checkpoint as checkpoints
@@ -32,6 +32,8 @@ class Flatness:
 
     name = "flatness"
     title = "Hessian spectrum, trace and low-pass filter of SGD, SAM and LE-SAM"
+
+    seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:
         """SGD, SAM and LE-SAM."""

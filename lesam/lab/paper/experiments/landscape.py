@@ -8,7 +8,7 @@ from typing import Any
 from lesam.flatness import Landscape, figures
 from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
 from lesam.lab.paper.accuracy import rows
-from lesam.lab.paper.experiment import Cell, Planned, Report, Request
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE
 
@@ -27,6 +27,8 @@ class LossLandscape:
 
     name = "landscape"
     title = "Loss landscapes of SGD, SAM and LE-SAM"
+
+    seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:
         """SGD, SAM and LE-SAM."""

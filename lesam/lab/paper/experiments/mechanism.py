@@ -16,7 +16,7 @@ from lesam import Radius
 from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.accuracy import rows
-from lesam.lab.paper.experiment import Cell, Planned, Report, Request
+from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
@@ -39,6 +39,8 @@ class Mechanism:
 
     name = "mechanism"
     title = "First-order and curvature terms of SAM's and LE-SAM's perturbations over training"
+
+    seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:
         """SAM and LE-SAM, with a checkpoint of every epoch where that is not too many."""

@@ -1,0 +1,113 @@
+"""What of a run the study keeps: its settings and its last row, small enough to be committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from lesam.lab.files import write_atomically
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import has_diverged
+from lesam.lab.sweeps.tuning import Setting, Summary, validation_accuracy
+
+Stage = Literal["search", "repeat"]
+
+KEPT = (
+    "train_loss",
+    "train_accuracy",
+    "validation_accuracy",
+    "validation_nll",
+    "test_accuracy",
+    "test_nll",
+    "test_calibration_error",
+    "perturbed_loss",
+    "grad_norm",
+    "rho",
+    "passes",
+)
+"""Fields of the last row of the metrics, as far as a run has them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One finished run of the study."""
+
+    entry: str
+    recipe: str
+    stage: Stage
+    setting: Setting
+    seed: int
+    fingerprint: str
+    commit: str
+    seconds: float
+    diverged: bool
+    last: Mapping[str, float | None]
+
+    @property
+    def score(self) -> float:
+        """Test accuracy of a repetition, validation accuracy of a trial, in percent; 0 for a run that diverged."""
+        if self.diverged:
+            return 0.0
+        found = self.last["test_accuracy" if self.stage == "repeat" else "validation_accuracy"]
+        return 100.0 * float(found or 0.0)
+
+
+def record(entry: str, stage: Stage, setting: Setting, run: RunFolder, summary: Summary) -> Record:
+    """What is kept of a finished run."""
+    config, last = run.config(), summary["last"]
+    validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
+    return Record(
+        entry=entry,
+        recipe=config.recipe,
+        stage=stage,
+        setting=setting,
+        seed=config.seed,
+        fingerprint=config.fingerprint,
+        commit=_commit(run),
+        seconds=round(float(summary["seconds"]), 2),
+        diverged=has_diverged(dict(summary)),
+        last={name: _short(last[name]) for name in KEPT if name in last},
+    )
+
+
+def write(records: Iterable[Record], folder: Path) -> None:
+    """One file for each recipe, one line for each run, in an order that does not depend on when runs ended."""
+    by_recipe: dict[str, list[Record]] = {}
+    for one in records:
+        by_recipe.setdefault(one.recipe, []).append(one)
+    for recipe, found in by_recipe.items():
+        ordered = sorted(found, key=lambda one: (one.entry, one.stage != "search", one.setting, one.seed))
+        lines = (json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in ordered)
+        write_atomically(folder / f"{recipe}.jsonl", "".join(lines))
+
+
+def read(folder: Path) -> list[Record]:
+    """All records of a folder."""
+    found = []
+    for file in sorted(folder.glob("*.jsonl")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            try:
+                values = json.loads(line)
+                found.append(Record(**{**values, "setting": tuple(values["setting"])}))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{file}, line {number} is no record of the study: {error}") from error
+    return found
+
+
+def merged(known: Sequence[Record], new: Iterable[Record]) -> list[Record]:
+    """Records by entry, stage and run; a newer one of the same run replaces the older."""
+    found = {(one.entry, one.stage, one.fingerprint): one for one in (*known, *new)}
+    return list(found.values())
+
+
+def _commit(run: RunFolder) -> str:
+    """The commit that the run was finished by; a plus sign says that the source was changed since."""
+    found = (run.environments() or [{}])[-1].get("commit") or {}
+    return str(found.get("id", "unknown"))[:10] + ("+" if found.get("modified") else "")
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

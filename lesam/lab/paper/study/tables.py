@@ -1,0 +1,155 @@
+"""The study as tables: results, verdicts and searches of a stage, all from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study.claims import Scores, judged, open_claims
+from lesam.lab.paper.study.entries import STAGES, Ranges, groups
+from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.verdicts import Difference
+from lesam.lab.runs.statistics import Spread
+from lesam.lab.sweeps.tuning import Setting
+
+Table = list[tuple[str, ...]]
+"""Rows of cells, headings first."""
+
+_RESULTS = (
+    "entry",
+    "passes",
+    "chosen on validation",
+    "n",
+    "test accuracy (%)",
+    "to the base",
+    "to SAM",
+    "NLL",
+    "calibration error",
+)
+
+EDGE = "*"
+"""Behind a chosen setting that is the first or last of its five."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTables:
+    """Everything the study says about one stage."""
+
+    stage: Ranges
+    records: Sequence[Record]
+    scale: str = "small"
+
+    @property
+    def scores(self) -> Scores:
+        """Test accuracies by entry and seed."""
+        found: dict[str, dict[int, float]] = {}
+        for one in self._of("repeat"):
+            found.setdefault(one.entry, {})[one.seed] = one.score
+        return found
+
+    def results(self) -> Table:
+        """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
+        rows: Table = [_RESULTS]
+        scores, bars = self.scores, (title(self.stage.base), "SAM")
+        for name in self._order(scores):
+            runs = [one for one in self._of("repeat") if one.entry == name]
+            lost = sum(one.diverged for one in runs)
+            rows.append(
+                (
+                    name,
+                    f"{fmean(one.last.get('passes') or 0 for one in runs):.3g}",
+                    _words(runs[0].setting) + (EDGE if self._at_edge(name, runs[0].setting) else ""),
+                    str(len(runs)),
+                    Spread.of(list(scores[name].values())).text(1.0) + (f" ({lost} diverged)" if lost else ""),
+                    *(_difference(scores[name], scores.get(bar, {}), name == bar) for bar in bars),
+                    _mean(runs, "test_nll", "{:.3f}"),
+                    _mean(runs, "test_calibration_error", "{:.3f}"),
+                )
+            )
+        return rows
+
+    def verdicts(self) -> Table:
+        """Every claim with its corrected interval and verdict."""
+        rows: Table = [("claim", "difference (points)", "corrected 95 % interval", "p", "n", "verdict")]
+        for one in judged(self.stage, self.scores):
+            low, high = one.difference.interval
+            verdict: str = one.verdict
+            if verdict == "undecided":
+                verdict += (
+                    f", n = {one.deciding_n} would decide" if one.deciding_n else ", and more seeds would not help"
+                )
+            rows.append(
+                (
+                    one.claim.text,
+                    f"{one.difference.spread.mean:+.2f}",
+                    f"{low:+.2f} to {high:+.2f}",
+                    f"{one.p:.2g}",
+                    str(one.difference.spread.n),
+                    verdict,
+                )
+            )
+        rows += [(claim.text, "", "", "", "0", "not run yet") for claim in open_claims(self.stage, self.scores)]
+        return rows
+
+    def searches(self) -> Table:
+        """Mean validation accuracy of every trial, smallest radius or budget first."""
+        rows: Table = [("entry", "setting: mean validation accuracy (%) over two seeds")]
+        for name, by_setting in self._searched().items():
+            cells = (f"{_words(setting)}: {fmean(of):.2f}" for setting, of in by_setting.items())
+            rows.append((name, "; ".join(cells)))
+        return rows
+
+    def _of(self, stage: str) -> list[Record]:
+        return [one for one in self.records if one.recipe == self.stage.recipe and one.stage == stage]
+
+    def _order(self, names: Scores) -> list[str]:
+        known = [entry.name for group in groups(self.stage, self.scale) for entry in group]
+        return [name for name in known if name in names]
+
+    def _searched(self) -> dict[str, dict[Setting, list[float]]]:
+        found: dict[str, dict[Setting, list[float]]] = {}
+        for group in groups(self.stage, self.scale):
+            for entry in group:
+                for setting in entry.settings:
+                    of = [o.score for o in self._of("search") if (o.entry, o.setting) == (entry.name, setting)]
+                    if of:
+                        found.setdefault(entry.name, {})[setting] = of
+        return found
+
+    def _at_edge(self, name: str, setting: Setting) -> bool:
+        order = list(self._searched().get(name, {}))
+        one_field = all(len(of) == 1 for of in order)  # a pair of rate and decay has no first and last
+        return bool(order) and one_field and setting in (order[0], order[-1])
+
+
+def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
+    """All tables by heading."""
+    found = {}
+    for stage in STAGES:
+        if any(one.recipe == stage.recipe for one in records):
+            of = StageTables(stage, records, scale)
+            found[f"{stage.recipe}: test accuracy"] = of.results()
+            found[f"{stage.recipe}: verdicts"] = of.verdicts()
+            found[f"{stage.recipe}: searches"] = of.searches()
+    return {heading: table for heading, table in found.items() if len(table) > 1}
+
+
+def _words(setting: Setting) -> str:
+    """A setting without the sections of its fields."""
+    return ", ".join(item.partition(".")[2].replace("=", " ") for item in setting)
+
+
+def _mean(runs: Sequence[Record], name: str, form: str) -> str:
+    values = [one.last.get(name) for one in runs]
+    known = [value for value in values if value is not None]
+    return form.format(fmean(known)) if known and len(known) == len(values) else ""
+
+
+def _difference(ours: Mapping[int, float], theirs: Mapping[int, float], same: bool) -> str:
+    difference = None if same else Difference.between(ours, theirs)
+    if difference is None:
+        return ""
+    low, high = difference.interval
+    return f"{difference.spread.mean:+.2f} ({low:+.2f} to {high:+.2f})"

@@ -1,0 +1,97 @@
+"""A fair contest: every entry gets the same number of trials, validation chooses, fresh seeds repeat the choice."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import has_diverged
+
+Setting = tuple[str, ...]
+"""Overrides, as in ``("optimizer.rho=0.4",)``."""
+
+Summary = Mapping[str, Any]
+"""The ``summary.json`` of a finished run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """What competes: a method on a recipe, what is fixed, and the settings among which validation chooses."""
+
+    name: str
+    recipe: str
+    method: str
+    fixed: Setting = ()
+    settings: tuple[Setting, ...] = ((),)
+    """A single one needs no search."""
+
+    def config(self, setting: Setting, *, scale: str, seed: int) -> RunConfig:
+        """The run of a setting with a seed."""
+        built = recipes.build(self.recipe, method=self.method, scale=scale, seed=seed)
+        return override(built, [*self.fixed, *setting])
+
+    def trials(self, *, scale: str, seeds: Sequence[int]) -> list[tuple[Setting, RunConfig]]:
+        """The runs of the search; none where there is nothing to choose."""
+        if len(self.settings) == 1:
+            return []
+        return [(setting, self.config(setting, scale=scale, seed=seed)) for setting in self.settings for seed in seeds]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The setting that won, and the validation accuracies of all of them."""
+
+    setting: Setting
+    scores: Mapping[Setting, tuple[float, ...]]
+
+    @property
+    def score(self) -> float | None:
+        """Mean validation accuracy of the winner; None where nothing was searched."""
+        found = self.scores.get(self.setting)
+        return statistics.fmean(found) if found else None
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the winner is the first or last of its settings, so that a better one may lie beyond."""
+        order = list(self.scores)
+        return bool(order) and self.setting in (order[0], order[-1])
+
+
+def choose(
+    entry: Entry, summary_of: Callable[[RunConfig], Summary | None], *, scale: str, seeds: Sequence[int]
+) -> Choice | None:
+    """The setting with the best mean validation accuracy, the first of equals; None until all trials are finished.
+
+    A run that diverged scores 0.
+    """
+    if len(entry.settings) == 1:
+        return Choice(setting=entry.settings[0], scores={})
+    scores: dict[Setting, list[float]] = {}
+    for setting, config in entry.trials(scale=scale, seeds=seeds):
+        summary = summary_of(config)
+        if summary is None:
+            return None
+        scores.setdefault(setting, []).append(validation_accuracy(summary))
+    best = max(scores, key=lambda setting: statistics.fmean(scores[setting]))
+    return Choice(setting=best, scores={setting: tuple(of) for setting, of in scores.items()})
+
+
+def validation_accuracy(summary: Summary) -> float:
+    """Validation accuracy of the last epoch; 0 for a run that diverged."""
+    accuracy = summary["last"].get("validation_accuracy")
+    if accuracy is None and not has_diverged(dict(summary)):
+        raise ValueError("a search needs a validation split to choose on: --set data.options.validation=0.1")
+    return float(accuracy) if accuracy is not None and math.isfinite(accuracy) else 0.0
+
+
+def finished_in(runs: Path) -> Callable[[RunConfig], Summary | None]:
+    """Looks a run up among the folders of ``runs``."""
+    return lambda config: RunFolder.of(config, runs).summary()
