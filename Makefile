@@ -12,7 +12,7 @@ OLDEST_TORCH := 2.6.0
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types format test-oldest benchmarks clean help
+.PHONY: demo test lint types format test-oldest benchmarks study-tables clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
@@ -36,6 +36,9 @@ format: $(VENV)/.all ## bring the code into shape
 
 benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+study-tables: $(VENV)/.lab ## every table of docs/study.md again, from the records in results/study
+	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/study.md
 
 test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \

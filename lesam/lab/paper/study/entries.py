@@ -66,14 +66,17 @@ class Ranges:
         return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * self.epochs}",))
 
 
-def _pairs(*pairs: tuple[float, float]) -> tuple[Setting, ...]:
-    return tuple((f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}") for lr, decay in pairs)
+_PAIRS: tuple[Setting, ...] = tuple(
+    (f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}")
+    for lr, decay in ((2e-3, 0.1), (4e-3, 0.1), (8e-3, 0.1), (16e-3, 0.1), (8e-3, 0.5))
+)
+"""Learning rate and weight decay of AdamW."""
 
 
 MLP = Ranges(
     recipe="mnist1d-mlp",
     base="adamw",
-    base_settings=_pairs((2e-3, 1e-2), (4e-3, 1e-2), (8e-3, 1e-2), (16e-3, 1e-2), (8e-3, 1e-1)),
+    base_settings=_PAIRS,
     first={
         **dict.fromkeys(TWO_PASSES, 0.1),
         "asam": 0.5,
@@ -89,7 +92,7 @@ MLP = Ranges(
 CNN = Ranges(
     recipe="mnist1d-cnn",
     base="adamw",
-    base_settings=_pairs((2e-3, 1e-2), (4e-3, 1e-2), (8e-3, 1e-2), (16e-3, 1e-2), (8e-3, 1e-1)),
+    base_settings=_PAIRS,
     first={
         **dict.fromkeys(TWO_PASSES, 0.025),
         "asam": 0.125,
