@@ -9,10 +9,12 @@ import os
 import pickle
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from filelock import FileLock
+from torch import Tensor
 
 from lesam.lab.data import cache
 from lesam.lab.data.cifar_sources import CIFAR10, CIFAR100, Layout, Source
@@ -27,12 +29,16 @@ def cifar10(root: Path, *, download: bool = True, read_only: bool = False) -> Sp
     return load_source(CIFAR10, root, download=download, read_only=read_only)
 
 
-def cifar100(root: Path, *, download: bool = True, read_only: bool = False) -> Splits:
-    """Load CIFAR-100: 50,000 training and 10,000 test images of 32 x 32 in 100 (fine) classes."""
-    return load_source(CIFAR100, root, download=download, read_only=read_only)
+def cifar100(root: Path, *, labels: str = "fine", download: bool = True, read_only: bool = False) -> Splits:
+    """Load CIFAR-100: 50,000 training and 10,000 test images of 32 x 32 in 100 fine or 20 coarse classes."""
+    if labels not in ("fine", "coarse"):
+        raise ValueError(f"CIFAR-100 has labels 'fine' (100 classes) and 'coarse' (20), got {labels!r}")
+    return load_source(CIFAR100, root, coarse=labels == "coarse", download=download, read_only=read_only)
 
 
-def load_source(source: Source, root: Path, *, download: bool = True, read_only: bool = False) -> Splits:
+def load_source(
+    source: Source, root: Path, *, coarse: bool = False, download: bool = True, read_only: bool = False
+) -> Splits:
     """Find, check, decode and cache a data set.
 
     Extracted folders come first, then archives (read in place), then a download of the first layout. The
@@ -64,9 +70,29 @@ def load_source(source: Source, root: Path, *, download: bool = True, read_only:
             }
             if not read_only:
                 cache.write(stored, key, tensors)
+        if coarse:
+            tensors |= _coarse_labels(source, layout, files, root, read_only=read_only)
     train = TensorSet(tensors["train.images"], tensors["train.labels"])
     test = TensorSet(tensors["test.images"], tensors["test.labels"])
-    return Splits(train, test, source.classes, source.name)
+    return Splits(train, test, source.coarse_classes if coarse else source.classes, source.name)
+
+
+def _coarse_labels(
+    source: Source, layout: Layout, files: list[Path], root: Path, *, read_only: bool
+) -> dict[str, Tensor]:
+    """The coarse labels of the same images, kept beside them."""
+    if layout.decode_coarse is None:
+        raise ValueError(f"{source.name} has no coarse labels")
+    stored, key = root / ".lesam" / f"{source.name}-coarse.safetensors", cache.fingerprint(files, CACHE_VERSION)
+    labels = cache.read(stored, key)
+    if labels is None:
+        decoded = _decode(
+            replace(source, classes=source.coarse_classes), replace(layout, decode=layout.decode_coarse), files
+        )
+        labels = {f"{name}.labels": part.labels for name, part in zip(("train", "test"), decoded, strict=True)}
+        if not read_only:
+            cache.write(stored, key, labels)
+    return labels
 
 
 @contextlib.contextmanager

@@ -22,8 +22,8 @@ PIXELS = 3 * 32 * 32
 Decoder = Callable[[bytes], TensorSet]
 
 
-def decode_binary(data: bytes, label_bytes: int) -> TensorSet:
-    """Decode records of ``label_bytes`` labels (the last one counts) and 3 x 32 x 32 pixels.
+def decode_binary(data: bytes, label_bytes: int, label: int = -1) -> TensorSet:
+    """Decode records of ``label_bytes`` labels, of which one counts, and 3 x 32 x 32 pixels.
 
     CIFAR-10 has one label, CIFAR-100 a coarse and then a fine one.
 
@@ -35,7 +35,7 @@ def decode_binary(data: bytes, label_bytes: int) -> TensorSet:
     if not data or len(data) % record:
         raise ValueError(f"{len(data)} bytes are not a whole number of records of {record} bytes")
     records = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, record)
-    return _as_set(records[:, label_bytes:], records[:, label_bytes - 1])
+    return _as_set(records[:, label_bytes:], records[:, range(label_bytes)[label]])
 
 
 def decode_pickle(data: bytes, label_key: bytes) -> TensorSet:

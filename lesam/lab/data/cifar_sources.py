@@ -28,6 +28,7 @@ class Layout:
         archive: Name of the tar.gz file.
         archive_md5: Its checksum.
         decode: How one file is read.
+        decode_coarse: How one file is read for its coarse labels, where it has such.
         check: Says what is wrong with the decoded images, for folders of files without a known checksum.
     """
 
@@ -38,6 +39,7 @@ class Layout:
     archive: str
     archive_md5: str
     decode: Decoder
+    decode_coarse: Decoder | None = None
     check: Callable[[TensorSet, TensorSet], str | None] | None = None
 
 
@@ -49,6 +51,7 @@ class Source:
     classes: int
     url: str
     layouts: tuple[Layout, ...]
+    coarse_classes: int = 0
 
 
 def _check_cifar10(train: TensorSet, test: TensorSet) -> str | None:
@@ -112,6 +115,7 @@ CIFAR10 = Source(
 CIFAR100 = Source(
     name="cifar100",
     classes=100,
+    coarse_classes=20,
     url=_URL,
     layouts=(
         Layout(
@@ -125,6 +129,7 @@ CIFAR100 = Source(
             archive="cifar-100-binary.tar.gz",
             archive_md5="03b5dce01913d631647c71ecec9e9cb8",
             decode=functools.partial(decode_binary, label_bytes=2),
+            decode_coarse=functools.partial(decode_binary, label_bytes=2, label=0),
         ),
         Layout(
             folder="cifar-100-python",
@@ -137,6 +142,7 @@ CIFAR100 = Source(
             archive="cifar-100-python.tar.gz",
             archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
             decode=functools.partial(decode_pickle, label_key=b"fine_labels"),
+            decode_coarse=functools.partial(decode_pickle, label_key=b"coarse_labels"),
         ),
     ),
 )

@@ -41,7 +41,7 @@ PARTS = {"train_1": sample(5, 1), "train_2": sample(4, 2), "test": sample(3, 3)}
 def as_binary(part: TensorSet) -> bytes:
     """Records as the official page describes them: coarse label, fine label, pixels."""
     return b"".join(
-        bytes([99, label]) + bytes(image.flatten().tolist())
+        bytes([label // 5, label]) + bytes(image.flatten().tolist())
         for image, label in zip(part.images, part.labels.tolist(), strict=True)
     )
 
@@ -67,6 +67,7 @@ def as_python2_pickle(part: TensorSet) -> bytes:
     shape = number(len(part)) + number(3072) + b"\x86"
     array = empty + b"(K\x01" + shape + dtype + b"\x89" + string(pixels) + b"tb"
     entries = string(b"data") + array + string(b"fine_labels") + integers(part.labels)
+    entries += string(b"coarse_labels") + integers(part.labels // 5)
     return b"\x80\x02}(" + entries + string(b"batch_label") + string(b"training batch 1 of 1") + b"u."
 
 
@@ -75,6 +76,7 @@ DECODERS = {
     "binary": functools.partial(decode_binary, label_bytes=2),
     "python": functools.partial(decode_pickle, label_key=b"fine_labels"),
 }
+COARSE_DECODERS = {layout.folder.rpartition("-")[2]: layout.decode_coarse for layout in CIFAR100.layouts}
 
 
 def archive(layout_folder: str, files: dict[str, bytes]) -> bytes:
@@ -105,9 +107,10 @@ def miniature(*kinds: str, url: str = "http://127.0.0.1:9", files: dict[str, byt
                 archive=f"mini-{kind}.tar.gz",
                 archive_md5=md5(archive(f"mini-{kind}", data)),
                 decode=DECODERS[kind],
+                decode_coarse=COARSE_DECODERS[kind],
             )
         )
-    return Source("mini", 100, url, tuple(layouts))
+    return Source("mini", 100, url, tuple(layouts), coarse_classes=20)
 
 
 def lay_out(root: Path, kind: str, files: dict[str, bytes] | None = None) -> Path:
@@ -137,6 +140,24 @@ def test_both_formats_from_folder_and_archive(tmp_path: Path, kind: str, packed:
     source = miniature("binary", "python")
     require_sample(load_source(source, tmp_path))
     require_sample(load_source(source, tmp_path))  # now from the cache
+
+
+@pytest.mark.parametrize("kind", ["binary", "python"])
+def test_coarse_labels_of_the_same_images(tmp_path: Path, kind: str) -> None:
+    lay_out(tmp_path, kind)
+    fine = load_source(miniature(kind), tmp_path)
+    for _ in ("decoded", "from the cache"):
+        coarse = load_source(miniature(kind), tmp_path, coarse=True)
+        assert coarse.classes == 20
+        for ours, theirs in ((coarse.train, fine.train), (coarse.test, fine.test)):
+            assert torch.equal(ours.images, theirs.images)
+            assert torch.equal(ours.labels, theirs.labels // 5)
+    require_sample(load_source(miniature(kind), tmp_path))
+
+
+def test_labels_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'coarse' \(20\), got 'super'"):
+        load("cifar100", tmp_path, labels="super")
 
 
 def test_reading_only_writes_nothing(tmp_path: Path) -> None:
