@@ -213,6 +213,10 @@ class Space:
         for kind, xs in zip(self.kinds, x, strict=True):
             torch._foreach_mul_(xs, factor.to(kind.device) if isinstance(factor, Tensor) else factor)
 
+    def clip_(self, x: Vector, limit: float) -> None:
+        """``x <- x * min(1, limit / |x|)``, as ``torch.nn.utils.clip_grad_norm_`` does."""
+        self.scale_(x, (limit / (self.norm(x) + 1e-6)).clamp(max=1.0))
+
     def multiply_(self, x: Vector, y: Vector) -> None:
         """``x <- x * y``, element by element."""
         for xs, ys in zip(x, y, strict=True):

@@ -107,7 +107,22 @@ class Bases:
             for group in base.param_groups
         )
 
+    def have(self, mode: str) -> bool:
+        """Whether any base has ``train()`` (or ``eval()``)."""
+        return any(hasattr(base, mode) for base in self.all)
+
+    def switch(self, mode: str) -> None:
+        """Call ``train()`` (or ``eval()``) of those that have it."""
+        for base in self.all:
+            getattr(base, mode, lambda: None)()
+
     # ------------------------------------------------------------------ refusals
+
+    def refuse_several(self, call: str) -> None:
+        """Refuse a call that is one base's to answer."""
+        if not self.single:
+            names = ", ".join(f"opt.bases[{i}] ({type(base).__name__})" for i, base in enumerate(self.all))
+            raise ValueError(f"to which of the bases? Call {call} of one of {names}")
 
     def refuse_evaluating(self) -> None:
         """Refuse to train averaged weights, which some schedule-free optimizers themselves do without a word."""

@@ -12,14 +12,17 @@ single base with the standard layout, else under ``lesam_bases``, one entry a ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ._bases import Bases
 from ._memory import Memory
+
+if TYPE_CHECKING:
+    from ._loop import Loop
 
 PREFIX = "lesam_"
 BASES = PREFIX + "bases"
@@ -190,3 +193,26 @@ def _numbered(saved: StateDict, bases: Bases) -> list[tuple[Any, Tensor]]:
         for saved_group, group in zip(saved["param_groups"], bases.param_groups, strict=True)
         for number, parameter in zip(saved_group["params"], group["params"], strict=True)
     ]
+
+
+def hooked(optimizer: Optimizer, hooks: Mapping[int, Callable[..., Any]], state: dict[str, Any]) -> dict[str, Any]:
+    """A state as the user's hooks leave it: each may change it in place, or return another."""
+    for hook in hooks.values():
+        changed = hook(optimizer, state)
+        state = state if changed is None else changed
+    return state
+
+
+def allocate(loop: Loop) -> None:
+    """A step without passes: at learning rate 0 it allocates state, else it is an error.
+
+    ``torch.distributed.checkpoint`` prepares to load in this way.
+    """
+    if not all(float(group.get("lr", 1.0)) == 0.0 for group in loop.bases.param_groups):
+        raise RuntimeError(
+            "step() has no gradient to step with: give it a closure, or run the passes first (`with opt.clean(): "
+            "...`, `with opt.perturbed(): ...`)"
+        )
+    for name in loop.parts.direction.remembers:
+        loop.memory.allocate(name, loop.perturbable())
+    loop.bases.step()

@@ -80,6 +80,16 @@ def initialised(parameters: Iterable[Tensor]) -> None:
         )
 
 
+def options(model: object, when: object, perturbation: object) -> None:
+    """Refuse options of another kind."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got {model!r}")
+    if when is not None and not callable(when):
+        raise ValueError(f"when must be a predicate on the step (lesam.schedules.every(k)), got {when!r}")
+    if perturbation not in ("global", "local"):
+        raise ValueError(f'perturbation must be "global" or "local", got {perturbation!r}')
+
+
 def dense_gradients(parameters: Iterable[Tensor]) -> None:
     """Refuse gradients without a dense layout."""
     for parameter in parameters:
@@ -97,7 +107,15 @@ def some_gradient(parameters: Iterable[Tensor], which: str) -> None:
         raise RuntimeError(f"the {which} left no gradient: call backward() on the loss in it")
 
 
-def cleared(leftover: Leftover) -> None:
+def passed(leftover: Leftover, trainable: list[Tensor], which: str) -> None:
+    """Refuse what a pass left behind where it is not the gradient of that pass alone."""
+    leftover.settle()
+    _cleared(leftover)
+    some_gradient(trainable, which)
+    dense_gradients(trainable)
+
+
+def _cleared(leftover: Leftover) -> None:
     """Refuse a pass that left gradients in place which were there before it: somebody meant them to count."""
     if leftover.was_added_to():
         raise RuntimeError(

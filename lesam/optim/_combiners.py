@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,3 +172,10 @@ class Custom(Combiner):
 
     def __repr__(self) -> str:
         return f"Custom({self.function!r})"
+
+
+def as_combiner(combine: object) -> Any:
+    """A combiner, or a function made into one; anything else is left for ``Parts`` to refuse."""
+    if isinstance(combine, Combiner) or not callable(combine) or isinstance(combine, type):
+        return combine
+    return Custom(combine)

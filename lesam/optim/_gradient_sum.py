@@ -273,6 +273,7 @@ class PassGradients:
         self.sum.watch = self.watch
         self.sum.wait()
 
+    @torch.no_grad()
     def settle(self) -> bool:
         """The sum in the ``.grad`` fields; returns whether all of it was added as gradients arrived."""
         changed = self.watch is not None and (self.watch.written() or self.watch.replaced(self.sum.folded))

@@ -35,7 +35,7 @@ from ._mixing import Mixing, mean_with, mixing
 from ._perturb import perturb
 from ._replay import RandomState
 from ._scaling import LossScale
-from ._step import History, Phase, Step, one_pass_at_a_time
+from ._step import SETTLED, History, Phase, Step, one_pass_at_a_time
 from ._truncation import truncate, without_gradient
 from ._workers import average, refuse_drift, refuse_flattened, refuse_local, unsynchronised, workers
 from .schedules import Predicate
@@ -113,10 +113,8 @@ class Loop:
 
     def _new_step(self) -> Step:
         number, sharp, perturbable = self.bases.steps, self.due, self.perturbable()
-        chosen = perturbable
-        if self.parts.subset is not None and sharp:
-            mask = self.parts.subset.mask(len(chosen), number)
-            chosen = [p for p, taken in zip(chosen, mask, strict=True) if taken]
+        subset = self.parts.subset if sharp else None
+        chosen = perturbable if subset is None else subset.of(perturbable, number)
         self.step = Step(number, sharp, self.trainable(), perturbable, chosen)
         self.step.undo.callback(clear, self.bases.parameters())
         self.step.undo.callback(self.memory.discard)
@@ -131,8 +129,7 @@ class Loop:
         with self.whole_or_nothing():
             self._note_buffers(step)
             if self.generators is not None:
-                devices = dict.fromkeys(p.device for p in step.perturbable)
-                step.random = RandomState(devices, self.generators)
+                step.random = RandomState(dict.fromkeys(p.device for p in step.perturbable), self.generators)
             with ExitStack() as around:
                 leftover = Leftover(self.memory, step.trainable)
                 around.callback(leftover.close)
@@ -143,10 +140,7 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.CLEAN
                 yield
-                leftover.settle()
-                _checks.cleared(leftover)
-                _checks.some_gradient(step.trainable, "first pass")
-                _checks.dense_gradients(step.trainable)
+                _checks.passed(leftover, step.trainable, "first pass")
                 gradients.settle()
             self._divide(count)
             step.first = {p: (p.grad, p.grad._version) for p in step.trainable if p.grad is not None}
@@ -186,12 +180,12 @@ class Loop:
             step.undo.callback(now.restore)
         return now
 
+    @torch.no_grad()
     def _divide(self, count: int) -> None:
         """From a sum over micro-batches to their mean."""
         if count > 1:
             space = self._with_gradient("divided")
-            with torch.no_grad():
-                space.scale_(space.gradients(), 1.0 / count)
+            space.scale_(space.gradients(), 1.0 / count)
 
     # ------------------------------------------------------------------ g_hat = gradient at w + rho * eps_hat
 
@@ -223,13 +217,8 @@ class Loop:
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.PERTURBED
                 yield
-                leftover.settle()
-                _checks.cleared(leftover)
-                _checks.some_gradient(step.trainable, "second pass")
-                _checks.dense_gradients(step.trainable)
-                with torch.no_grad():
-                    folded = gradients.settle()
-                if not folded and self.local:
+                _checks.passed(leftover, step.trainable, "second pass")
+                if not gradients.settle() and self.local:
                     refuse_drift(self.model)
             with torch.no_grad():
                 self._divide(count)
@@ -268,19 +257,6 @@ class Loop:
         if two:
             mix.hand_over(first, count, skip)
         return skip
-
-    @torch.no_grad()
-    def restore(self, space: Space) -> None:
-        """The weights of ``space`` as they were before the pass."""
-        backup = self.memory.scratch("backup").vector(space)
-        try:
-            space.copy_(space.weights(), backup)
-        except BaseException:  # a second Ctrl-C
-            space.copy_(space.weights(), backup)
-            raise
-        finally:
-            self.step.moved = None
-            torch.clear_autocast_cache()
 
     # ------------------------------------------------------------------ a * g_hat + b * g
 
@@ -322,8 +298,7 @@ class Loop:
             if scale is not None:
                 space.scale_(space.gradients(), 1.0 / scale)
             if self.max_norm is not None:
-                norm = space.norm(space.gradients())
-                space.scale_(space.gradients(), (self.max_norm / (norm + 1e-6)).clamp(max=1.0))
+                space.clip_(space.gradients(), self.max_norm)
             self.bases.step(step.loss)
             step.undo.pop_all()
             self.step = Step()
@@ -335,16 +310,16 @@ class Loop:
             last=Last({**step.seen, "cost": cost}, like=space.like),
             fresh=False,
             used_up=UsedUp(self.memory, space.parameters),
-            with_gradient=self._always_with_gradient(space.parameters),
+            with_gradient=self.history.always_with_gradient(space.parameters),
         )
         return True
 
-    def _always_with_gradient(self, now: list[Tensor]) -> list[Tensor]:
-        """Parameters that had a gradient in every step so far."""
-        if self.history.with_gradient is None:
-            return now
-        before = {id(p) for p in self.history.with_gradient}
-        return [p for p in now if id(p) in before]
+    def switch(self, mode: str) -> None:
+        """Between the weights that are trained (``train``) and those to evaluate or save (``eval``)."""
+        if mode == "train" and self.step.phase is Phase.PERTURBED and not self.bases.evaluating:
+            return  # said again before each forward, as the Hugging Face Trainer does
+        self.step.expect(f"{mode}()", *SETTLED)
+        self.bases.switch(mode)
 
     def abandon(self) -> None:
         """None of the step: whatever it has done to the model and the memory is undone."""

@@ -37,7 +37,7 @@ def perturb(loop: Loop, around: ExitStack, step: Step, keep_gradient: bool) -> T
     climbed = climb(loop.parts, ascent, keep_gradient or bool(direction.remembers))
 
     space.copy_(memory.scratch("backup").vector(space), space.weights())
-    around.callback(loop.restore, space)
+    around.callback(restore, loop, space)
     step.moved = space
     _climb(loop, space, climbed, step.number)
     direction.learn_before(ascent)
@@ -61,3 +61,17 @@ def _climb(loop: Loop, space: Space, climbed: Climb, seed: int) -> None:
             part = loop.memory.space(role, some)
             part.climb_(part.weights(), space.part(u, part), sign, climbed.skip, seed, within=room)
     torch.clear_autocast_cache()  # an autocast around the whole step keeps low-precision copies of the weights
+
+
+@torch.no_grad()
+def restore(loop: Loop, space: Space) -> None:
+    """The weights of ``space`` as they were before the pass."""
+    backup = loop.memory.scratch("backup").vector(space)
+    try:
+        space.copy_(space.weights(), backup)
+    except BaseException:  # a second Ctrl-C
+        space.copy_(space.weights(), backup)
+        raise
+    finally:
+        loop.step.moved = None
+        torch.clear_autocast_cache()

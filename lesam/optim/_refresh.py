@@ -12,6 +12,7 @@ from . import _checks
 from ._arithmetic import Vector
 from ._buffers import evaluated, normalizers
 from ._gradient_sum import clear
+from ._perturb import restore
 from ._replay import RandomState
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
         if loop.model is not None:
             undo.enter_context(evaluated(normalizers(loop.model)))
         space.copy_(backup, weights)
-        undo.callback(loop.restore, space)
+        undo.callback(restore, loop, space)
         loop.step.moved = space
         undo.push(lambda kind, *_: memory.discard() if kind is not None else None)
         loop.parts.direction.refresh(space, memory, gradient)

@@ -33,6 +33,10 @@ class RandomSubset:
         draws: list[float] = torch.rand(tensors, generator=generator, device="cpu").tolist()
         return [draw < self.beta for draw in draws]
 
+    def of(self, tensors: list[Tensor], step: int) -> list[Tensor]:
+        """Those of the tensors that are climbed at ``step``."""
+        return [tensor for tensor, taken in zip(tensors, self.mask(len(tensors), step), strict=True) if taken]
+
     def reach(self, rho: Tensor | float) -> Tensor | float:
         """ESAM climbs ``rho / beta`` on a share ``beta`` of the tensors. A loss budget needs no such correction."""
         return rho / self.beta

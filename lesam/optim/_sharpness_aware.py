@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ._buffers import keeper
 from ._checkpoint import State
 from ._climb import Parts
 from ._closures import Closure, SampleLosses, SamplePasses, as_list, as_scalar, call, call_for_hooks, run_passes
-from ._combiners import Combiner, Custom, perturbed
+from ._combiners import Combiner, as_combiner, perturbed
 from ._directions import Direction, Gradient
 from ._last import Last
 from ._leftovers import UsedUp
@@ -110,17 +111,12 @@ class SharpnessAware(torch.optim.Optimizer):
             direction=Gradient() if direction is None else direction,
             metric=Euclidean() if metric is None else metric,
             radius=Fixed(0.05) if radius is None else radius,
-            combine=_combiner(combine),
+            combine=as_combiner(combine),
             subset=subset,
             samples=samples,
         )
         parts.direction.check_bases(bases)
-        if model is not None and not isinstance(model, nn.Module):
-            raise ValueError(f"model must be a torch.nn.Module, got {model!r}")
-        if when is not None and not callable(when):
-            raise ValueError(f"when must be a predicate on the step (lesam.schedules.every(k)), got {when!r}")
-        if perturbation not in ("global", "local"):
-            raise ValueError(f'perturbation must be "global" or "local", got {perturbation!r}')
+        _checks.options(model, when, perturbation)
         refuse_flattened(bases.parameters(), model)
         loop = Loop(
             bases=bases,
@@ -243,21 +239,10 @@ class SharpnessAware(torch.optim.Optimizer):
             second = as_list("closure", closure)
             loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second)
         else:
-            return self._step_without_passes()
+            return _checkpoint.allocate(loop)
         if not loop.take(scale, found_inf):
             tell_of_skip(self.__dict__.get("step"))
         return loss
-
-    def _step_without_passes(self) -> None:
-        """At learning rate 0, allocate state: how ``torch.distributed.checkpoint`` prepares to load. Else an error."""
-        if not all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups):
-            raise RuntimeError(
-                "step() has no gradient to step with: give it a closure, or run the passes first (`with opt.clean(): "
-                "...`, `with opt.perturbed(): ...`)"
-            )
-        for name in self._loop.parts.direction.remembers:
-            self._loop.memory.allocate(name, self._loop.perturbable())
-        self._loop.bases.step()
 
     # ------------------------------------------------------------------ without a closure
 
@@ -298,29 +283,16 @@ class SharpnessAware(torch.optim.Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         """``train()`` and ``eval()``, exactly where a base has them (schedule-free optimizers)."""
-        bases = self.bases if name in ("train", "eval") and "_loop" in self.__dict__ else ()
-        if not any(hasattr(base, name) for base in bases):
-            hint = ": it has several bases, opt.bases" if name == "base" else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-        def switch() -> None:
-            """Between the weights that are trained and those to evaluate or save."""
-            step = self._loop.step
-            if name == "train" and step.phase is Phase.PERTURBED and not self._loop.bases.evaluating:
-                return  # said again before each forward, as the Hugging Face Trainer does
-            step.expect(f"{name}()", *SETTLED)
-            for base in bases:
-                getattr(base, name, lambda: None)()
-
-        return switch
+        if name in ("train", "eval") and "_loop" in self.__dict__ and self._loop.bases.have(name):
+            return partial(self._loop.switch, name)
+        hint = ": it has several bases, opt.bases" if name == "base" else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     # ------------------------------------------------------------------ the rest of torch.optim's interface
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer."""
-        if not self._loop.bases.single:
-            names = ", ".join(f"opt.bases[{i}] ({type(base).__name__})" for i, base in enumerate(self.bases))
-            raise ValueError(f"to which of the bases? Call add_param_group() of one of {names}")
+        self._loop.bases.refuse_several("add_param_group()")
         steps = self.steps
         self.base.add_param_group(param_group)
         try:
@@ -341,18 +313,12 @@ class SharpnessAware(torch.optim.Optimizer):
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = _checkpoint.save(self._loop.bases, self._loop.memory)
-        for after in self._optimizer_state_dict_post_hooks.values():
-            changed = after(self, saved)
-            saved = saved if changed is None else changed
-        return saved
+        return _checkpoint.hooked(self, self._optimizer_state_dict_post_hooks, saved)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, or a state of the base optimizer alone; a prepared step is dropped."""
         self._loop.step.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
-        state_dict = state_dict.copy()
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = before(self, state_dict)
-            state_dict = state_dict if changed is None else changed
+        state_dict = _checkpoint.hooked(self, self._optimizer_load_state_dict_pre_hooks, state_dict.copy())
         self._loop.abandon()
         _checkpoint.load(state_dict, self._loop.bases, self._loop.memory)
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -366,10 +332,3 @@ class SharpnessAware(torch.optim.Optimizer):
         parts = self.parts
         slots = [f"{name}={getattr(parts, name)!r}" for name in ("direction", "metric", "radius", "combine")]
         return f"{type(self).__name__}({', '.join(slots)})\naround " + "\nand ".join(map(repr, self.bases))
-
-
-def _combiner(combine: object) -> Any:
-    """A combiner, or a function made into one; anything else is left for :class:`Parts` to refuse."""
-    if isinstance(combine, Combiner) or not callable(combine) or isinstance(combine, type):
-        return combine
-    return Custom(combine)

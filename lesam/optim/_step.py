@@ -94,6 +94,13 @@ class History:
     used_up: UsedUp | None = None  # the gradient the last step stepped with
     with_gradient: list[Tensor] | None = None  # parameters that had one in every step so far
 
+    def always_with_gradient(self, now: list[Tensor]) -> list[Tensor]:
+        """Those of the parameters with a gradient now that had one in every step before."""
+        if self.with_gradient is None:
+            return now
+        before = {id(p) for p in self.with_gradient}
+        return [p for p in now if id(p) in before]
+
 
 _REMEDY = {
     Phase.IDLE: "run the passes first",

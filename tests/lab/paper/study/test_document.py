@@ -1,0 +1,64 @@
+"""The document's tables are those of the committed records, and are replaced without touching a word around them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from lesam.lab.paper.study import records
+from lesam.lab.paper.study.document import filled
+from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.tables import tables
+
+ROOT = Path(__file__).resolve().parents[4]
+HEADING = "mnist1d-mlp: test accuracy"
+
+
+def repetitions(entry: str, accuracies: list[float]) -> list[Record]:
+    return [
+        Record(
+            entry=entry,
+            recipe="mnist1d-mlp",
+            stage="repeat",
+            setting=("optimizer.rho=0.4",),
+            seed=seed,
+            fingerprint=f"{entry}{seed}",
+            commit="abc",
+            seconds=1.0,
+            diverged=False,
+            last={"test_accuracy": accuracy, "passes": 2.0},
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_only_what_lies_between_the_comments_changes():
+    text = f"before\n<!-- table: {HEADING} -->\nold\n<!-- end of table -->\nafter\n"
+    found = filled(text, repetitions("SAM", [0.70, 0.72]))
+    assert found.startswith("before\n")
+    assert found.endswith("<!-- end of table -->\nafter\n")
+    assert "old" not in found
+    assert "| SAM | 2 | rho 0.4 | 2 | 71.00 ± 1.41 |" in found
+    assert filled(found, repetitions("SAM", [0.70, 0.72])) == found
+
+
+def test_a_table_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match="no table 'mnist1d-mlp: colours'"):
+        filled("<!-- table: mnist1d-mlp: colours -->\n<!-- end of table -->", repetitions("SAM", [0.7, 0.7]))
+
+
+def test_a_diverged_run_counts_as_nothing_and_is_said():
+    good, bad = repetitions("SAM", [0.70, 0.72])
+    table = tables([good, dataclasses.replace(bad, diverged=True)])[HEADING]
+    assert table[1][4] == "35.00 ± 49.50 (1 diverged)"
+
+
+@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")
+def test_the_committed_document_has_the_numbers_of_the_committed_records():
+    document, found = (ROOT / "docs" / "study.md").read_text(), records.read(ROOT / "results" / "study")
+    assert found
+    for heading in tables(found):
+        assert f"<!-- table: {heading} -->" in document
+    assert filled(document, found) == document
