@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import importlib.util
 import os
 import sys
@@ -81,36 +80,31 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lesam: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        full = "; make room, and the same command resumes" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        print(f"lesam: {error}{full}", file=sys.stderr)
+        from lesam.lab.training.failures import sentence
+
+        print(f"lesam: {sentence(error)}", file=sys.stderr)
         return 2
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         from lesam.lab.sweeps.pool import RunsFailedError
         from lesam.lab.training.divergence import RunDivergedError
+        from lesam.lab.training.failures import sentence
         from lesam.lab.training.interrupt import RunInterruptedError
 
         if isinstance(error, RunInterruptedError):
             print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)
             return 130
         if isinstance(error, RunDivergedError):
-            print(f"lesam: {error}; --again trains anew", file=sys.stderr)
+            print(f"lesam: {error}", file=sys.stderr)
             return 3
         if isinstance(error, RunsFailedError):
             print(f"lesam: {error}", file=sys.stderr)
             return 1
-        if not _raised_here(error):
+        words = sentence(error)
+        if words is None:
             raise
-        print(f"lesam: {error}", file=sys.stderr)
+        print(f"lesam: {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("lesam: stopped", file=sys.stderr)
         return 130
     return 0
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Whether it was this package that raised an error, with a sentence for people, and not one that it uses."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "lesam"

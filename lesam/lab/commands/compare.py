@@ -36,20 +36,29 @@ def compare(
     from lesam.lab.runs.repetitions import group
     from lesam.lab.sweeps import compare as comparing
     from lesam.lab.sweeps.display import Display
+    from lesam.lab.sweeps.pool import raise_if_failed
 
     began, seeds = time.monotonic(), distinct(seeds)
     methods = tuple(comparing.SETTINGS)
     with Display(comparing.run_count(methods, seeds), name=_setting) as display:
         results = comparing.compare(
-            runs=output / "runs", seeds=seeds, jobs=jobs or os.cpu_count() or 1, scale=scale, progress=display
+            runs=output / "runs",
+            seeds=seeds,
+            jobs=jobs or os.cpu_count() or 1,
+            scale=scale,
+            methods=methods,
+            progress=display,
         )
     groups = group(RunFolder(path) for result in results for path in result.runs)
     plots.save(plots.comparison(groups), output / "compare.png")
     table = comparing.cells(results)
-    write_atomically(output / "compare.md", console.markdown(table))
+    notes = "".join(f"\n{words}\n" for words in comparing.notes(results))
+    write_atomically(output / "compare.md", console.markdown(table) + notes)
     print()
     console.show(table, title="Digits, 40 % of the training labels wrong")
+    print(notes, end="")
     print(f"picture: {output / 'compare.png'}   table: {output / 'compare.md'}   {time.monotonic() - began:.0f} s")
+    raise_if_failed([], [summary for each in groups for run in each.runs if (summary := run.summary()) is not None])
 
 
 def _setting(job: Job) -> str:

@@ -51,8 +51,10 @@ def reproduce(
     from lesam.lab import recipes as all_recipes
     from lesam.lab.config.optimizer import methods as all_methods
     from lesam.lab.config.suggest import unknown
+    from lesam.lab.paper import results
     from lesam.lab.paper.experiment import Request
     from lesam.lab.sweeps.pool import RunsFailedError
+    from lesam.lab.training.divergence import RunDivergedError
 
     for given, known, kind in (
         ((scale,), all_recipes.SCALES, "scale"),
@@ -85,20 +87,25 @@ def reproduce(
             for line in planning.lines(paper.find(name), request.of(paper.find(name)), output):
                 print(line, flush=True)
         return
-    failures = []
+    failures, lost = [], []
     for name in names:
+        folder: Path | None = results.place(paper.find(name), request, output)
         try:
             folder = paper.reproduce(name, request, output, jobs=jobs)
         except RunsFailedError as error:
             failures.append(str(error))
             continue
+        except RunDivergedError as error:
+            lost.append(f"{name}: {error}")
         if folder is None:
             continue
         if (folder / "table.md").exists():
             print((folder / "table.md").read_text())
         print(*sorted(path for path in folder.iterdir() if not path.name.startswith(".")), sep="\n")
     if failures:
-        raise RunsFailedError("\n".join(failures))
+        raise RunsFailedError("\n".join([*failures, *lost]))
+    if lost:
+        raise RunDivergedError("\n".join(lost))
 
 
 def _list(request: Request, output: Path) -> None:

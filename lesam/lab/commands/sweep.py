@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -45,6 +44,7 @@ def sweep(
     from lesam.lab.sweeps import grid as gridding
     from lesam.lab.sweeps import search as searching
     from lesam.lab.sweeps.display import Display
+    from lesam.lab.sweeps.pool import raise_if_failed
 
     def build(setting: Sequence[str], seed: int) -> RunConfig:
         config = recipes.build(recipe, method=method, scale=scale, seed=seed)
@@ -58,12 +58,14 @@ def sweep(
         settings = gridding.parse_grid(grid)
         with Display(len(settings) * len(seeds)) as display:
             outcomes = gridding.grid(build, settings, seeds, runs=runs, jobs=jobs, threads=threads, progress=display)
-        failed = [outcome for outcome in outcomes if outcome.summary is None]
-        print(f"{len(outcomes) - len(failed)} of {len(outcomes)} runs finished; `lesam table {runs}` shows them")
-        for outcome in failed:
-            print(f"failed: {' '.join(outcome.setting)} seed {outcome.seed}\n{outcome.error}", file=sys.stderr)
-        if failed:
-            sys.exit(1)
+        ended = [outcome.summary for outcome in outcomes if outcome.summary is not None]
+        print(f"{len(ended)} of {len(outcomes)} runs finished; `lesam table {runs}` shows them")
+        failed = [
+            f"{' '.join(outcome.setting)} seed {outcome.seed}: {outcome.error}"
+            for outcome in outcomes
+            if outcome.summary is None
+        ]
+        raise_if_failed(failed, ended)
         return
     ranges = [searching.Range.parse(text) for text in search]
     with Display(None) as display:
@@ -84,3 +86,4 @@ def sweep(
         raise ValueError(f"no trial of the study {found.study_name!r} finished")
     setting = " ".join(f"--set {path}={value}" for path, value in found.best_params.items())
     print(f"best of {len(done)} settings on the validation split ({found.best_value * 100:.2f} %): {setting}")
+    raise_if_failed([], searching.summaries(found))

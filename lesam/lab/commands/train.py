@@ -67,12 +67,10 @@ def train(
         print(*(to_json(config) for config in configs), sep="", end="")
         return
     # Only now: what needs seconds to import should not delay an error in the arguments.
-    from lesam.lab.training.divergence import RunDivergedError
+    from lesam.lab.training.divergence import raise_if_diverged
     from lesam.lab.training.fabric import make_fabric
     from lesam.lab.training.loop import train as train_run
 
     fabric = make_fabric(configs[0].system)
     summaries = [train_run(config, runs=runs, fabric=fabric, again=again) for config in configs]
-    lost = [f"{done['folder']} at step {done['diverged_at']}" for done in summaries if "diverged_at" in done]
-    if lost:
-        raise RunDivergedError(f"{len(lost)} of {len(configs)} runs diverged: {', '.join(lost)}")
+    raise_if_diverged(summaries, "--again trains anew")

@@ -19,6 +19,7 @@ from lesam.lab.paper import experiments, results
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
 from lesam.lab.paper.running import train_all
 from lesam.lab.sweeps.pool import RunsFailedError
+from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
 from lesam.lab.training.inputs import check_inputs
 
 NAMES: tuple[str, ...] = tuple(found.name.replace("_", "-") for found in pkgutil.iter_modules(experiments.__path__))
@@ -49,6 +50,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
 
     Raises:
         RunsFailedError: Some runs failed; the result of the others is written.
+        RunDivergedError: Some runs have no finite loss at their end; the result is written and marks them.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -63,11 +65,20 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
     folder = results.write(experiment, request, cells, output) if cells or not planned else None
+    ended = {run.path: summary for cell in cells for run in cell.runs if (summary := run.summary()) is not None}
+    lost = ""
+    try:
+        raise_if_diverged(list(ended.values()), f"{folder} marks them, `lesam train ... --again` trains one anew")
+    except RunDivergedError as error:
+        if not failures:
+            raise
+        lost = f"\n{error}"
     if failures:
         there = f"{folder} has the others" if folder else "nothing was written"
         raise RunsFailedError(
             f"{len(failures)} of the runs of {name} failed; {there}. The same command trains them again.\n"
             + "\n".join(failures)
+            + lost
         )
     return folder
 

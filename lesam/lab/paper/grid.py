@@ -13,7 +13,7 @@ from lesam.lab import recipes
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds, no_paper
 from lesam.lab.recipes.recipe import MARK, Figure, figure_text
 from lesam.lab.runs.folder import Row, RunFolder
-from lesam.lab.runs.repetitions import has_diverged, settings
+from lesam.lab.runs.repetitions import LOST, has_diverged, settings
 from lesam.lab.runs.statistics import Spread
 
 Quantity = Callable[[RunFolder], float | None]
@@ -43,9 +43,6 @@ ACCURACIES: Mapping[str, Quantity] = {
     "Test accuracy of the last epoch (%)": last_test,
     "Test accuracy of the best evaluated epoch, chosen on the test set (%)": best_test,
 }
-
-LOST = "‡"
-"""Stands behind figures of cells in which a run diverged."""
 
 OVER_SEEDS = "Mean and sample standard deviation (n - 1) over the seeds."
 
@@ -88,8 +85,9 @@ class Grid:
         if self.average is not None:
             spreads |= self._averages(rows)
         lost = {(row["row"], row["column"]): row["diverged"] for row in rows if row["diverged"]}
+        seeds = {(row["row"], row["column"]): len(row["seeds"]) for row in rows}
         return Report(
-            tables={quantity: self._table(quantity, spreads, lost) for quantity in self.quantities},
+            tables={quantity: self._table(quantity, spreads, lost, seeds) for quantity in self.quantities},
             rows=[
                 *rows,
                 *(self._average_row(row, rows, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
@@ -151,6 +149,7 @@ class Grid:
         quantity: str,
         spreads: Mapping[tuple[str, Any], Mapping[str, Spread]],
         lost: Mapping[tuple[str, str], Sequence[str]],
+        seeds: Mapping[tuple[str, str], int],
     ) -> list[list[str]]:
         columns = [column for column in self._headings() if any(place[1] == column for place in spreads)]
         rows = [row for row in self.rows if any(place[0] == row for place in spreads)]
@@ -163,6 +162,8 @@ class Grid:
             for column in columns:
                 spread = spreads.get((row, column), {}).get(quantity)
                 text = "" if spread is None else spread.text(1.0) if "%" in quantity else spread.short()
+                if spread is not None and spread.n < seeds.get((row, column), 0):  # some runs have no such number
+                    text += f" (n = {spread.n} of {seeds[row, column]})"
                 line.append(f"{text} {LOST}" if (row, column) in lost else text)
                 if column in with_paper:
                     line.append(figure_text(published[row, column]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -71,6 +70,7 @@ def _one_by_one(
 ) -> None:
     """Train in this process, with its progress bars and all its devices."""
     from lesam.lab.sweeps.pool import PAUSE
+    from lesam.lab.training.failures import told
     from lesam.lab.training.interrupt import RunInterruptedError
     from lesam.lab.training.loop import train
 
@@ -85,10 +85,10 @@ def _one_by_one(
                 busy[key] = config
             except RunInterruptedError:
                 raise
-            except Exception:
+            except Exception as error:
                 if fabric.world_size > 1:  # the other workers may be elsewhere
                     raise
-                failures.append(f"{config.folder_name}: {traceback.format_exc()}")
+                failures.append(f"{config.folder_name}: {told(error, RunFolder.of(config, runs))}")
                 progress(f"{config.folder_name} failed; the other runs continue")
         for key in busy.keys() - said:
             progress(f"{busy[key].folder_name} is trained by another process; waiting for it")

@@ -51,7 +51,8 @@ def switch(groups: Sequence[Group]) -> Figure:
     names = {}
     for group in groups:
         at, name = group.config.schedule.switch_at, style.look(group.config.method).name
-        names[group.title] = name if at is None else f"{style.look(group.config.optimizer.base).name}, {name} from {at}"
+        whole = name if at is None else f"{style.look(group.config.optimizer.base).name}, {name} from {at}"
+        names[group.title] = whole + group.mark
         if at is not None:
             axis.axvline(at, color="black", linestyle=":", linewidth=0.8)
     draw(axis, groups, "test_accuracy", names=names)

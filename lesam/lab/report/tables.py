@@ -22,6 +22,8 @@ class Line:
     recipe: str
     scale: str
     label: str
+    diverged: int
+    """How many of the runs ended without a finite loss."""
     last: Spread
     best: Spread
     """Of the best epoch, which was chosen on the test set."""
@@ -62,6 +64,7 @@ def _line(group: Group, base: Group | None) -> Line:
         recipe=group.config.recipe,
         scale=group.config.scale,
         label=group.label + group.mark,
+        diverged=len(group.diverged),
         last=Spread.of([summary["last"]["test_accuracy"] for summary in summaries]),
         best=Spread.of([summary["best_test_selected"]["test_accuracy"] for summary in summaries]),
         train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),
@@ -150,7 +153,7 @@ def comma_separated(table: Sequence[Line]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
         [
-            *("recipe", "scale", "method", "n", "test_mean", "test_std", "best_mean", "best_std"),
+            *("recipe", "scale", "method", "n", "diverged", "test_mean", "test_std", "best_mean", "best_std"),
             *("train_mean", "train_std", "capped", "paper_mean", "paper_std", "gain_mean", "gain_std"),
         ]
     )
@@ -161,7 +164,7 @@ def comma_separated(table: Sequence[Line]) -> str:
         gain = (None, None) if line.gain is None else (line.gain.mean, line.gain.std)
         values = [*spreads, line.capped, *paper, *gain]
         shown = ["" if value is None or math.isnan(value) else repr(value) for value in values]
-        writer.writerow([line.recipe, line.scale, line.label, line.last.n, *shown])
+        writer.writerow([line.recipe, line.scale, line.label, line.last.n, line.diverged, *shown])
     return text.getvalue()
 
 

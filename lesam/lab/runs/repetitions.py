@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.runs.folder import Row, RunFolder
 
 WORKERS = "system.workers"
+LOST = "‡"
+"""Stands behind figures of which a run diverged."""
 NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")
 
 
@@ -59,7 +61,7 @@ class Group:
         return [run.metrics() for run in self.runs]
 
 
-def has_diverged(summary: Row | None) -> bool:
+def has_diverged(summary: Mapping[str, Any] | None) -> bool:
     """Whether a finished run ended without a finite loss; summaries without ``diverged_at`` tell by their last row.
 
     >>> has_diverged({"last": {"train_loss": None, "perturbed_loss": None, "test_loss": None}})

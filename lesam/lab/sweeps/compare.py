@@ -22,6 +22,7 @@ from lesam.lab.config.optimizer import title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import LOST, has_diverged
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.pool import Event, Job, train_jobs
 
@@ -51,6 +52,8 @@ class Comparison:
     test: Spread
     passes: float
     runs: tuple[Path, ...]
+    diverged: tuple[Path, ...] = ()
+    """Those of the runs that ended without a finite loss."""
 
 
 def compare(
@@ -66,10 +69,12 @@ def compare(
     searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, progress=progress)
     winners: dict[str, tuple[str, ...]] = {}
     scores: dict[str, float] = {}
+    ranks: dict[str, tuple[bool, float]] = {}
     for (method, setting, _), summary in searched.items():
         accuracy = summary["last"]["validation_accuracy"]
-        if accuracy > scores.get(method, -1.0):  # the first of equals, in the order of SETTINGS
-            winners[method], scores[method] = setting, accuracy
+        rank = (not has_diverged(summary), accuracy)  # a setting that diverged wins only where all of them did
+        if method not in ranks or rank > ranks[method]:  # the first of equals, in the order of SETTINGS
+            winners[method], ranks[method], scores[method] = setting, rank, accuracy
     repeats = [_job(method, winners[method], seed, scale) for seed in seeds for method in methods]
     repeated = train_jobs(repeats, runs=runs, jobs=jobs, progress=progress)
     return [_comparison(method, winners[method], scores[method], seeds, scale, runs, repeated) for method in methods]
@@ -103,7 +108,8 @@ def _comparison(
     runs: Path,
     summaries: Mapping[Any, Mapping[str, Any]],
 ) -> Comparison:
-    rows = [summaries[method, setting, seed]["last"] for seed in seeds]
+    ended = [summaries[method, setting, seed] for seed in seeds]
+    rows = [summary["last"] for summary in ended]
     folders = tuple(RunFolder.of(_config(method, setting, seed, scale), runs).path for seed in seeds)
     return Comparison(
         method=method,
@@ -112,7 +118,17 @@ def _comparison(
         test=Spread.of([row["test_accuracy"] for row in rows]),
         passes=sum(row["passes"] for row in rows) / len(rows),
         runs=folders,
+        diverged=tuple(path for path, summary in zip(folders, ended, strict=True) if has_diverged(summary)),
     )
+
+
+def notes(results: Sequence[Comparison]) -> list[str]:
+    """What the mark of diverged runs in the table stands for."""
+    return [
+        f"{LOST} {title(result.method)}: {', '.join(path.name for path in result.diverged)} diverged."
+        for result in results
+        if result.diverged
+    ]
 
 
 def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
@@ -126,7 +142,7 @@ def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
                 f"{result.passes:.0f}",
                 ", ".join(item.removeprefix("optimizer.") for item in result.setting),
                 f"{result.validation * 100:.2f}",
-                result.test.text(),
+                f"{result.test.text()} {LOST}" if result.diverged else result.test.text(),
                 str(result.test.n),
             )
             for result in results

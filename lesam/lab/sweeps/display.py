@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from lesam.lab.console import bars, on_terminal
+from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.sweeps.pool import Event, Job
 
 
@@ -71,4 +72,5 @@ def outcome(event: Event) -> str:
         return f"failed: {(event.error.strip().splitlines() or ['no reason given'])[-1]}"
     last = event.summary["last"]
     split = "validation" if "validation_accuracy" in last else "test"
-    return f"{split} accuracy {last[f'{split}_accuracy'] * 100:.2f} %"
+    lost = "diverged, " if has_diverged(event.summary) else ""
+    return f"{lost}{split} accuracy {last[f'{split}_accuracy'] * 100:.2f} %"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lesam.lab.config.run import RunConfig
+from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
 from lesam.lab.training.reporter import Silent
 
 PAUSE = 5.0
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """What happened to a job: an epoch's row, a summary, or why it failed."""
+    """What happened to a job: an epoch's row, a summary, or a sentence about why it failed."""
 
     job: Job
     kind: Literal["epoch", "done", "failed", "interrupted", "busy"]
@@ -125,8 +125,27 @@ def train_jobs(
 
     Pool(runs=runs, jobs=jobs, threads=threads).run(waiting, record)
     if failures:
-        raise RunsFailedError(f"{len(failures)} of {len(waiting)} runs failed:\n" + "\n".join(failures))
+        raise RunsFailedError(f"{len(failures)} of {len(waiting)} runs failed\n" + "\n".join(failures))
     return {job.key: done[job.key] for job in waiting}
+
+
+def raise_if_failed(failures: Sequence[str], ended: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an error about the runs that failed, or else about those that diverged; all others have been trained.
+
+    Args:
+        failures: A sentence about each run that failed.
+        ended: The summaries of the others.
+    """
+    said = list(failures)
+    try:
+        raise_if_diverged(ended, "tables and figures mark them, `lesam train ... --again` trains one anew")
+    except RunDivergedError as error:
+        if not failures:
+            raise
+        said.append(str(error))
+    if failures:
+        number = f"{len(failures)} of {len(failures) + len(ended)} runs"
+        raise RunsFailedError(f"{number} failed; the same command trains them again\n" + "\n".join(said))
 
 
 class _Messenger(Silent):
@@ -144,7 +163,8 @@ def _work(pipe: Connection, runs: str, threads: int) -> None:
     """What a worker process does: train jobs until the pipe closes."""
     import torch
 
-    from lesam.lab.runs.folder import RunBusyError
+    from lesam.lab.runs.folder import RunBusyError, RunFolder
+    from lesam.lab.training.failures import told
     from lesam.lab.training.interrupt import RunInterruptedError
     from lesam.lab.training.loop import train
 
@@ -162,8 +182,8 @@ def _work(pipe: Connection, runs: str, threads: int) -> None:
             answer = ("interrupted", None)
         except RunBusyError:
             answer = ("busy", None)
-        except Exception:
-            answer = ("failed", traceback.format_exc())
+        except Exception as error:
+            answer = ("failed", told(error, RunFolder.of(job.config, runs)))
         try:
             pipe.send(answer)
         except (BrokenPipeError, ConnectionResetError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lesam.lab.config.run import RunConfig
 from lesam.lab.sweeps.grid import Build
@@ -15,6 +15,9 @@ from lesam.lab.sweeps.pool import Event, Job, Pool
 
 if TYPE_CHECKING:
     import optuna
+
+ENDED = "ended"
+"""Attribute of a trial: the runs that came to their end in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,9 @@ def search(
         number = event.job.key[0]
         if event.kind == "done" and event.summary is not None:
             scores[number].append(event.summary["last"]["validation_accuracy"])
+            if number in open_trials:
+                ended = [*open_trials[number].user_attrs.get(ENDED, ()), _excerpt(event.summary)]
+                open_trials[number].set_user_attr(ENDED, ended)
             if len(scores[number]) == len(seeds) and number in open_trials:
                 study.tell(open_trials.pop(number), sum(scores[number]) / len(seeds))
         elif event.kind == "failed" and number in open_trials:
@@ -118,6 +124,16 @@ def search(
 
     Pool(runs=runs, jobs=jobs, threads=threads).run(proposals(), record)
     return study
+
+
+def summaries(study: optuna.Study) -> list[Mapping[str, Any]]:
+    """What decides whether a run diverged, of every run that ended in the study."""
+    return [ended for trial in study.get_trials(deepcopy=False) for ended in trial.user_attrs.get(ENDED, ())]
+
+
+def _excerpt(summary: Mapping[str, Any]) -> dict[str, Any]:
+    losses = {name: summary["last"].get(name) for name in ("train_loss", "perturbed_loss")}
+    return {"folder": summary["folder"], "last": losses, "diverged_at": summary.get("diverged_at")}
 
 
 def _check_validation(config: RunConfig) -> None:

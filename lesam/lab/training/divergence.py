@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.tasks.metrics import Seen
 
 LEVEL = 0.02
@@ -16,6 +17,25 @@ LEVEL = 0.02
 
 class RunDivergedError(RuntimeError):
     """A run came to its end without a finite loss."""
+
+
+def raise_if_diverged(summaries: Sequence[Mapping[str, Any]], then: str) -> None:
+    """Raise an error that names the runs without a finite loss at their end, and says what follows from it.
+
+    >>> done = [{"folder": "a", "last": {}}, {"folder": "b", "last": {}, "diverged_at": 7}]
+    >>> raise_if_diverged(done, "tables mark them")
+    Traceback (most recent call last):
+    lesam.lab.training.divergence.RunDivergedError: 1 of 2 runs diverged: b at step 7; tables mark them
+    """
+    lost = [diverged_text(summary) for summary in summaries if has_diverged(summary)]
+    if lost:
+        raise RunDivergedError(f"{len(lost)} of {len(summaries)} runs diverged: {', '.join(lost)}; {then}")
+
+
+def diverged_text(summary: Mapping[str, Any]) -> str:
+    """A diverged run by its folder, and the step where it is known: folders of earlier versions do not say it."""
+    since = summary.get("diverged_at")
+    return f"{summary['folder']}" if since is None else f"{summary['folder']} at step {since}"
 
 
 def lost_since(table: Tensor, *, first_step: int, before: int | None) -> int | None:

@@ -90,6 +90,47 @@ def test_a_run_that_was_finished_meanwhile_is_not_trained_again(
     assert starts(tmp_path) == [1]
 
 
+SWEEP = ("sweep", "digits", "--method", "sgd", "--scale", "smoke", "--grid", "optimizer.lr=0.1,0.2")
+
+
+def test_an_ordinary_mistake_of_one_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = (config_of_sweep(lr) for lr in ("0.1", "0.2"))
+    (tmp_path / bad.folder_name).write_text("a file where the run's folder should be")
+    assert main([*SWEEP, "--runs", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err + captured.out
+    number, line = captured.err.splitlines()
+    assert number == "lesam: 1 of 2 runs failed; the same command trains them again"
+    assert line.startswith("optimizer.lr=0.2 seed 0: [Errno ")
+    assert bad.folder_name in line
+    assert RunFolder.of(good, tmp_path).summary() is not None
+
+
+@pytest.mark.parametrize("command", ["sweep", "reproduce"])
+def test_an_error_that_nobody_expected_has_a_file_with_its_traceback(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SWEEP, "--runs", str(tmp_path / "runs")]
+    if command == "reproduce":
+        arguments = ["reproduce", "radius", "--scale", "smoke", "--methods", "sam", "-o", str(tmp_path)]
+    assert main(arguments) == 0
+    run = find_runs([tmp_path / "runs"])[0]
+    (run.path / "summary.json").unlink()
+    (run.path / "environment.json").write_text("3")  # no list of starts, which nothing looks out for
+    capsys.readouterr()
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    log = run.path / "failure.log"
+    assert "Traceback" not in captured.err + captured.out
+    assert f"TypeError: Value after * must be an iterable, not int; {log} has the traceback" in captured.err
+    assert log.read_text().startswith("Traceback (most recent call last):\n")
+    assert "in create" in log.read_text()
+
+
+def config_of_sweep(lr: str) -> RunConfig:
+    return override(recipes.build("digits", method="sgd", scale="smoke"), [f"optimizer.lr={lr}"])
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_failed_run_does_not_stop_the_others_of_an_experiment(
     jobs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,6 +145,8 @@ def test_a_failed_run_does_not_stop_the_others_of_an_experiment(
     captured = capsys.readouterr()
     assert run.name in captured.err
     assert "1 of the runs of radius failed" in captured.err
+    assert "File exists" in captured.err or "Not a directory" in captured.err
+    assert "Traceback" not in captured.err + captured.out
     rows = json.loads((tmp_path / "radius" / "smoke" / "result.json").read_text())["rows"]
     assert {"LE-SAM", "LE-SAM, no cap, no annealing"} <= {row["row"] for row in rows}
     run.unlink()
