@@ -29,7 +29,10 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import paths, to_plain
 from lesam.lab.device import measuring_device
 from lesam.lab.paper.experiment import Experiment, Request
+from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.fabric import processes
+from lesam.lab.training.layout import laid_out
 
 # Training images, classes and side of an image where the configuration does not say. A domain trains for a number of
 # steps, so its size does not matter.
@@ -56,8 +59,20 @@ class Estimate:
 def lines(experiment: Experiment, request: Request, output: Path) -> Iterator[str]:
     """One command a line for each run that is to be trained; what is no command is a comment of the shell."""
     configs = {run.config.folder_name: run.config for run in experiment.plan(request)}
-    missing = [config for config in configs.values() if RunFolder.of(config, request.runs).summary() is None]
+    missing, elsewhere = [], []
+    for config in configs.values():
+        workers = laid_out(config, processes(config.system)).system.workers
+        there = finished(config, request.runs)
+        if not there:
+            missing.append(config)
+        elif workers not in there:
+            elsewhere.append(max(there))
     yield f"# {experiment.name} at scale {request.scale}: {len(configs)} runs, {len(missing)} of them to be trained"
+    if elsewhere:
+        yield (
+            f"# finished by another number of processes than asked for here: {by_number(elsewhere)}. Start the last "
+            "command by as many (torchrun, or --set system.devices=N), or it trains those runs anew"
+        )
     total = Estimate(seconds=0.0, size=0.0)
     for config in missing:
         one = estimate(config, request.runs)

@@ -15,6 +15,7 @@ from lesam.lab import console
 from lesam.lab.files import locked, write_atomically
 from lesam.lab.paper import merging
 from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
+from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.recipes.published import same_setting
 from lesam.lab.runs import environment
 
@@ -156,10 +157,15 @@ def state(experiment: Experiment, request: Request, output: Path) -> str:
         result = _read(place(experiment, request, output))
     except ValueError:
         result = {}
-    planned = {run.config.folder_name for run in experiment.plan(request)}
-    done = sum((request.runs / name / "summary.json").exists() for name in planned)
-    runs = f"{done} of {len(planned)} runs finished" if planned else "needs no runs"
-    if result and planned <= {run["folder"] for cell in result.get("cells", ()) for run in cell["runs"]}:
+    planned = {run.config.folder_name: run.config for run in experiment.plan(request)}
+    known = {run["folder"] for cell in result.get("cells", ()) for run in cell["runs"]}
+    layouts = {name: finished(config, request.runs) for name, config in planned.items()}
+    workers = [max(there) for there in layouts.values() if there]
+    runs = f"{len(workers)} of {len(planned)} runs finished" if planned else "needs no runs"
+    if any(number > 1 for number in workers):
+        runs += f", {by_number(workers)}"
+    shown = [name in known or any(run.path.name in known for run in layouts[name].values()) for name in planned]
+    if result and all(shown):
         return f"done {result['written'][:16].replace('T', ' ')}, {runs}"
     return runs
 

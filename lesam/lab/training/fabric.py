@@ -44,6 +44,19 @@ def make_fabric(system: SystemConfig) -> Fabric:
     return fabric
 
 
+def processes(system: SystemConfig) -> int:
+    """How many processes would train a run, without launching any.
+
+    >>> processes(SystemConfig(devices="2", nodes=2))
+    4
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if system.devices != "auto":
+        return _count(system.devices) * system.nodes
+    return max(1, torch.cuda.device_count() if system.accelerator in ("auto", "cuda") else 1) * system.nodes
+
+
 def shard(model: nn.Module, mesh: Any) -> nn.Module:
     """Shard the direct children of a model and then the rest of it (FSDP2)."""
     from torch.distributed.fsdp import fully_shard

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 import torch
 from lightning.fabric import Fabric
@@ -11,21 +12,29 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lesam.lab import models
+from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
 
 
 def laid_out(config: RunConfig, world_size: int) -> RunConfig:
     """The run with its number of workers, where that is a part of what it is.
 
-    Each worker's BatchNorm sees its own part of the batch, and a ``local`` perturbation is made for it, so two workers
-    with half a batch each do not train the run of one with the whole. Without either they do, up to rounding.
+    Each worker's BatchNorm sees its own part of the batch, a ``local`` perturbation is made for it, ESAM chooses the
+    sharpest samples of it, and dropout and the augmentation of images in memory are drawn for it. So two workers with
+    half a batch each do not train the run of one with the whole. Without any of these they do, up to rounding.
 
     >>> from lesam.lab import recipes
     >>> run = recipes.build("digits", scale="smoke")
     >>> laid_out(run, 1).fingerprint == run.fingerprint, laid_out(run, 2).fingerprint == run.fingerprint
     (True, False)
     """
-    decides = world_size > 1 and (config.optimizer.perturbation == "local" or _has_own_batch_norm(config))
+    decides = world_size > 1 and (
+        config.optimizer.perturbation == "local"
+        or own_settings(config.optimizer).get("gamma", 1.0) < 1.0  # ESAM's share of samples
+        or (config.data.augment != "none" and config.data.name != "imagefolder")  # files have a seed of their own
+        or bool(config.model.options.get("dropout"))
+        or _has_own_batch_norm(config)
+    )
     return replace(config, system=replace(config.system, workers=world_size if decides else 1))
 
 
@@ -46,7 +55,12 @@ def _has_own_batch_norm(config: RunConfig) -> bool:
     """Whether the network has BatchNorm whose statistics are one worker's."""
     if config.system.sync_batch_norm:
         return False
-    options: dict[str, Any] = {name: value for name, value in config.model.options.items() if name != "weights"}
-    with torch.random.fork_rng(devices=[]):
-        network = models.build(config.model.name, 2, **options)
+    options = {name: value for name, value in config.model.options.items() if name != "weights"}
+    return _normalises(config.model.name, json.dumps(options, sort_keys=True))
+
+
+@cache
+def _normalises(name: str, options: str) -> bool:
+    with torch.device("meta"):  # the parts are asked for, no weights
+        network = models.build(name, 2, **json.loads(options))
     return any(isinstance(part, _BatchNorm) for part in network.modules())

@@ -14,6 +14,8 @@ from lesam.lab.cli import main
 from lesam.lab.config.text import from_json
 from lesam.lab.paper import planning
 from lesam.lab.paper.experiment import Request
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.training.layout import laid_out
 
 
 def request(runs: Path, **changes: Any) -> Request:
@@ -58,6 +60,30 @@ def test_a_planned_command_trains_its_run(tmp_path: Path, capsys: pytest.Capture
     assert main(arguments) == 0
     left = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lesam train")]
     assert [line.split("  #")[0] for line in left] == [line.split("  #")[0] for line in rest]
+
+
+def test_runs_of_several_processes_are_found_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What two processes have trained is not missing; whether it is read depends on how the experiment is started."""
+    runs, radius = tmp_path / "runs", paper.find("radius")
+    planned = [run.config for run in radius.plan(request(runs))]
+    for config in planned[:2]:
+        trained = laid_out(config, 2)
+        assert trained.folder_name != config.folder_name
+        folder = RunFolder.of(trained, runs)
+        folder.create(trained, {})
+        folder.finish({"folder": folder.path.name, "last": {}})
+    arguments = ["reproduce", "radius", "--plan", "--scale", "smoke", "-o", str(tmp_path)]
+    said = {}
+    for devices in ("1", "2"):
+        assert main([*arguments, "--set", f"system.devices={devices}"]) == 0
+        said[devices] = capsys.readouterr().out
+        assert f"{len(planned)} runs, {len(planned) - 2} of them to be trained" in said[devices]
+        assert said[devices].count("lesam train") == len(planned) - 2
+    assert "another number of processes than asked for here: 2 by 2 processes." in said["1"]
+    assert "another number" not in said["2"]
+    assert main(["reproduce", "--list", "--scale", "smoke", "-o", str(tmp_path)]) == 0
+    listed = dict(line.split("\t")[::2] for line in capsys.readouterr().out.splitlines() if "\t" in line)
+    assert listed["radius"] == f"2 of {len(planned)} runs finished, 2 by 2 processes"
 
 
 def test_disk_is_weights_and_momentum_of_every_checkpoint_that_stays(tmp_path: Path) -> None:

@@ -193,7 +193,15 @@ def test_one_process_keeps_its_fingerprint_and_several_count_only_where_they_dec
     assert laid_out(plain, 2).fingerprint == plain.fingerprint
     local = override(plain, ["optimizer.perturbation=local"])
     assert laid_out(local, 2).fingerprint != local.fingerprint
-    shared = override(normalised, ["system.sync_batch_norm=true"])
+    for change in ("data.augment=basic", "model.options.dropout=0.1"):  # drawn for each worker
+        drawn = override(plain, [change])
+        assert laid_out(drawn, 2).fingerprint != drawn.fingerprint, change
+    chosen = config_of("esam")  # the sharpest samples of one worker's part are not those of the whole batch
+    assert laid_out(chosen, 1) == chosen
+    assert laid_out(chosen, 2).fingerprint != chosen.fingerprint
+    every_sample = override(chosen, ["optimizer.gamma=1.0"])
+    assert laid_out(every_sample, 2).fingerprint == every_sample.fingerprint
+    shared = override(normalised, ["system.sync_batch_norm=true", "data.augment=none"])
     assert laid_out(shared, 2).fingerprint == shared.fingerprint != normalised.fingerprint
     with pytest.raises(ValueError, match="--devices and --nodes"):
         override(normalised, ["system.workers=2"])
