@@ -41,10 +41,14 @@ def train(
         A recipe of `lesam list recipes`, or module:function for one of your own.
     """
     from lesam.lab import recipes
+    from lesam.lab.config.checks import check
+    from lesam.lab.config.optimizer import PLAIN
     from lesam.lab.config.text import change, override, to_json
 
     if fresh_momentum and switch_at is None:
         raise ValueError("--fresh-momentum is about the switch: give --switch-at EPOCH as well")
+    if switch_at is not None and method in PLAIN:
+        raise ValueError(f"--switch-at is where a method replaces its base optimizer, and {method} is one itself")
     if track_every is not None and track is None:
         raise ValueError("--track-every needs --track, as in --track lpf,trace")
     changes: dict[str, Any] = {
@@ -63,6 +67,8 @@ def train(
         changes |= {"schedule.switch_at": switch_at, "schedule.carry_momentum": not fresh_momentum}
     built = [recipes.build(recipe, method=method, scale=scale, seed=seed) for seed in distinct(seeds)]
     configs = [override(change(config, changes), set_) for config in built]
+    for config in configs:
+        check(config)
     if dry_run:
         print(*(to_json(config) for config in configs), sep="", end="")
         return

@@ -157,6 +157,16 @@ def parse(text: str, annotation: Any, path: str) -> Any:
     return _check(text, annotation, path)
 
 
+def check_options(prefix: str, chosen: Mapping[str, Any], makers: Iterable[Any]) -> None:
+    """Refuse options of another type than the functions or classes have them that are called with them."""
+    hints: dict[str, Any] = {}
+    for maker in makers:
+        hints |= typing.get_type_hints(maker)
+    for name, value in chosen.items():
+        if name in hints and hints[name] is not Any:
+            _check(value, hints[name], f"{prefix}.{name}")
+
+
 def _hints(kind: Any) -> dict[str, Any]:
     """The fields of a record class and their types."""
     names = {item.name for item in dataclasses.fields(kind)}

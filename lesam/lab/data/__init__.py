@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.suggest import unknown
+from lesam.lab.config.text import check_options
 from lesam.lab.data.augment import Augment, AugmentConfig
 from lesam.lab.data.batches import PADDING_LABEL, Batches
 from lesam.lab.data.cifar import cifar10, cifar100
@@ -129,6 +130,7 @@ def load(name: str, root: Path | str | None = None, *, read_only: bool = False, 
     for option in chosen:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
+    check_options("data.options", chosen, (Shaping, _LOADERS[name]))
     own = _own_options(name)
     mine = {option: value for option, value in chosen.items() if option in own}
     # The seed is for both: what is made and what is picked of it.

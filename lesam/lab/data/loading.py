@@ -15,6 +15,7 @@ from torch import Tensor
 from lesam.lab.config.run import DataConfig, RunConfig
 from lesam.lab.config.suggest import unknown
 from lesam.lab.data import Augment, Batches, FolderAugment, FolderSet, Splits, TensorSet, augmentation, load
+from lesam.lab.data.seeds import generator
 
 DTYPES = {"64-true": torch.float64}
 SPLITS = ("train", "validation", "test")
@@ -28,6 +29,7 @@ class Pipeline:
         self._data, self._fabric = config.data, fabric
         self._augment = training_augmentation(config, channels_last=channels_last)
         self.train = self.shuffled(splits.train, seed=config.seed, steps=config.task.epoch_steps)
+        self.image_shape = image_shape(splits.train, self._augment)
         held_out = {} if splits.validation is None else {"validation": splits.validation}
         tested = {f"test_{name}": split for name, split in splits.targets.items()} or {"test": splits.test}
         self._held_out = {name: self._in_order(split) for name, split in (held_out | tested).items()}
@@ -79,6 +81,15 @@ class Pipeline:
             rank=self._fabric.global_rank,
             world=self._fabric.world_size,
         )
+
+
+def image_shape(split: TensorSet | FolderSet, augment: Augment | FolderAugment) -> tuple[int, int, int]:
+    """Channels, height and width of what the network sees."""
+    if isinstance(split, TensorSet) and isinstance(augment, Augment):
+        one = augment.evaluation()(split.images[:1].cpu(), generator("shape"))
+        return one.shape[1], one.shape[2], one.shape[3]
+    side = augment.config.size if isinstance(augment, FolderAugment) else 0
+    return 3, side, side
 
 
 def load_splits(data: DataConfig, fabric: Fabric) -> Splits:

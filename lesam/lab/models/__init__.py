@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from lesam.lab.config.suggest import unknown
+from lesam.lab.config.text import check_options
 from lesam.lab.data.normalisation import normalisation as constants_of
 from lesam.lab.models.digits import digits_cnn
 from lesam.lab.models.glmc import resnet32_glmc
@@ -104,5 +105,6 @@ def build(name: str, classes: int, *, normalisation: str | None = None, **chosen
     for option in chosen:
         if option not in known:
             raise unknown(f"option of {name}", option, (*known, "normalisation"))
+    check_options("model.options", chosen, [_BUILDERS[name]])
     model = _BUILDERS[name](classes, **chosen)
     return model if normalisation is None else NormalizedInput(model, *constants_of(normalisation))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from lesam.lab.config.checks import check
 from lesam.lab.config.suggest import unknown
 from lesam.lab.paper import experiments, results
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
@@ -60,6 +61,8 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     results.check(experiment, request, output)
+    for run in planned:
+        check(run.config)
     check_inputs(run.config for run in planned)
     cells, failures = _train(experiment, request, jobs)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:

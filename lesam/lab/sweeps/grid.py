@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lesam.lab.config.checks import check
 from lesam.lab.config.run import RunConfig
 from lesam.lab.sweeps.pool import Event, Job, Pool
 
@@ -53,7 +54,9 @@ def grid(
 ) -> list[Outcome]:
     """Train every setting with every seed; finished runs are not repeated, failures do not stop the rest."""
     pairs = list(itertools.product(settings, seeds))
-    configs = {pair: build(*pair) for pair in pairs}  # a mistake in any setting shows before anything is trained
+    configs = {pair: build(*pair) for pair in pairs}
+    for config in configs.values():  # a mistake in any setting shows before anything is trained
+        check(config)
     outcomes: dict[Any, Outcome] = {}
 
     def record(event: Event) -> None:

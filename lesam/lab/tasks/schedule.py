@@ -60,7 +60,8 @@ class Timetable:
         return None if self.switch_step is None else max(self.switch_step - self.head_start, 0)
 
     @property
-    def _planned_epochs(self) -> int:
+    def planned_epochs(self) -> int:
+        """Epochs over which the schedule is laid out."""
         return math.ceil(self.planned / self.steps_per_epoch)
 
     def lr_factor(self, step: int) -> float:
@@ -71,7 +72,7 @@ class Timetable:
         """
         config = self.config
         per_step = config.lr_per == "step"
-        now, total = (step, self.planned) if per_step else (step // self.steps_per_epoch, self._planned_epochs)
+        now, total = (step, self.planned) if per_step else (step // self.steps_per_epoch, self.planned_epochs)
         warmup = moment(config.lr_warmup, total)
         if now < warmup:
             return (now + 1) / warmup
@@ -85,7 +86,7 @@ class Timetable:
         """The budget over the optimizer's own steps: ``peak``, with the configured warm-up and annealing."""
         config = self.config
         per_step = config.budget_per == "step"
-        length = self.planned if per_step else self._planned_epochs
+        length = self.planned if per_step else self.planned_epochs
         schedule: Schedule = lesam.schedules.constant(peak)
         if config.budget_anneal_start is not None:
             start = moment(config.budget_anneal_start, length)

@@ -38,6 +38,8 @@ def make_fabric(system: SystemConfig) -> Fabric:
         strategy=strategy,
         precision=system.precision,
     )
+    if system.precision == "16-mixed" and fabric.device.type == "cpu":  # else Fabric would take bfloat16 without a word
+        raise ValueError("system.precision=16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true")
     fabric.launch()
     if system.deterministic:
         torch.use_deterministic_algorithms(True)

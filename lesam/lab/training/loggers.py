@@ -15,7 +15,9 @@ PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 def check_loggers(record: RecordConfig) -> None:
     """Refuse a logger whose package is absent, before anything is written."""
     for name, packages in PACKAGES.items():
-        if getattr(record, name) and not any(importlib.util.find_spec(package) for package in packages):
+        if getattr(record, name) not in (None, False) and not any(
+            importlib.util.find_spec(package) for package in packages
+        ):
             raise ValueError(f"record.{name} needs a package that is not installed: pip install {packages[0]}")
 
 

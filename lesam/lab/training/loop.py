@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from lightning.fabric import Fabric
 
+from lesam.lab.config.checks import check
 from lesam.lab.config.run import RunConfig, moment
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
@@ -58,6 +59,7 @@ def train(
         RunInterruptedError: The process was asked to stop; a checkpoint was written.
         RunBusyError: Another process is training this run.
     """
+    check(config)
     check_loggers(config.record)
     fabric = fabric or make_fabric(config.system)
     progress = (progress or reporter()) if fabric.is_global_zero else Silent()

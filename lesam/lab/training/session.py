@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import state_dict as sharded
 from torch.nn.parallel import DistributedDataParallel
 
 from lesam.lab import models
+from lesam.lab.config.checks import check_times
 from lesam.lab.config.run import RunConfig
 from lesam.lab.data.loading import Pipeline, load_splits
 from lesam.lab.data.seeds import mix
@@ -23,6 +24,7 @@ from lesam.lab.tasks.metrics import Meter
 from lesam.lab.tasks.objective import Batch
 from lesam.lab.tasks.schedule import Timetable
 from lesam.lab.tasks.task import Parts
+from lesam.lab.training.inputs import check_fit
 from lesam.lab.training.layout import share_batch_norm
 from lesam.lab.training.optimizer import build_optimizer
 
@@ -47,6 +49,14 @@ class Session:
             self.module.to(memory_format=torch.channels_last)
         self.data = Pipeline(config, fabric, splits, channels_last=last)
         self.times = Timetable(config.schedule, len(self.data.train), stop=stop, head_start=config.task.head_start)
+        check_times(config.schedule, epochs=self.times.planned_epochs, steps=self.times.planned)
+        if config.schedule.steps is not None and config.schedule.steps > self.times.planned:
+            raise ValueError(
+                f"schedule.steps={config.schedule.steps} is more than the {self.times.planned} steps of "
+                f"schedule.epochs={config.schedule.epochs}; raise schedule.epochs, the shorter of the two decides"
+            )
+        if not config.system.sync_batch_norm:  # a layer of several GPUs cannot be tried alone
+            check_fit(config, self.module, self.data.image_shape)
         compiled = cast(nn.Module, torch.compile(self.module)) if config.system.compile else self.module
         self.model: nn.Module = fabric.setup_module(compiled)
         self.optimizer = build_optimizer(
