@@ -40,6 +40,14 @@ def reproduce(
         Path | None, Parameter(help="Folder of run folders, shared by all experiments; by default OUTPUT/runs.")
     ] = None,
     jobs: Annotated[int, Parameter(help="Runs to train at a time, each in a process of its own.")] = 1,
+    keep_for: Annotated[
+        list[str],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Let runs keep what these experiments read as well, such as flatness mechanism.",
+        ),
+    ] = [],  # noqa: B006
     solver: Annotated[
         Literal["lanczos", "power"],
         Parameter(help="For eigenvalues of flatness: lanczos, or power iteration as the paper names, which is slow."),
@@ -60,7 +68,7 @@ def reproduce(
         ((scale,), all_recipes.SCALES, "scale"),
         (methods, all_methods(), "method"),
         (recipes, all_recipes.names(), "recipe"),
-        (names, paper.NAMES, "experiment"),
+        ([*names, *keep_for], paper.NAMES, "experiment"),
     ):
         for name in given:
             if name not in known:
@@ -72,6 +80,7 @@ def reproduce(
         methods=tuple(methods),
         recipes=tuple(recipes),
         changes=tuple(set_),
+        keep_for=tuple(keep_for),
         solver=solver,
         progress=lambda text: print(text, flush=True),
     )
@@ -84,7 +93,9 @@ def reproduce(
         from lesam.lab.paper import planning
 
         for name in names:
-            for line in planning.lines(paper.find(name), request.of(paper.find(name)), output):
+            experiment = paper.find(name)
+            asked = request.of(experiment)
+            for line in planning.lines(experiment, asked, output, paper.plan(experiment, asked)):
                 print(line, flush=True)
         return
     failures, lost = [], []

@@ -177,7 +177,7 @@ class RecordConfig:
     checkpoint_every: int = field(default=1, metadata=NOT_IDENTITY)
     """Epochs between checkpoints."""
     checkpoint_minutes: float | None = field(default=None, metadata=NOT_IDENTITY)
-    """Minutes that pass at least between two checkpoints, for epochs that last seconds; kept epochs have theirs."""
+    """Minutes from one checkpoint to the next, whether epochs last seconds or hours; kept epochs have theirs."""
     checkpoint_steps: int | None = field(default=None, metadata=NOT_IDENTITY)
     """Steps between further checkpoints, for epochs that last hours."""
     keep: int = field(default=2, metadata=NOT_IDENTITY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from lesam.lab.config.checks import check
 from lesam.lab.config.suggest import unknown
 from lesam.lab.paper import experiments, results
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
+from lesam.lab.paper.kept import keeping, lacking, said
+from lesam.lab.paper.planning import command
 from lesam.lab.paper.running import train_all
 from lesam.lab.sweeps.pool import RunsFailedError
 from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
@@ -33,6 +36,12 @@ def find(name: str) -> Experiment:
     module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
     experiment: Experiment = module.EXPERIMENT
     return experiment
+
+
+def plan(experiment: Experiment, request: Request) -> list[Planned]:
+    """The runs of an experiment, with the checkpoints that the experiments of ``keep_for`` read of them."""
+    whole = replace(request, methods=(), recipes=())
+    return keeping(experiment.plan(request), [run for name in request.keep_for for run in find(name).plan(whole)])
 
 
 def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Path | None:
@@ -57,7 +66,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiment = find(name)
     request = request.of(experiment)
-    planned = experiment.plan(request)
+    planned = plan(experiment, request)
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     results.check(experiment, request, output)
@@ -67,7 +76,10 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     cells, failures = _train(experiment, request, jobs)
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
-    folder = results.write(experiment, request, cells, output) if cells or not planned else None
+    remarks = _lacking(name, request, plan(experiment, request), cells)
+    for words in remarks:
+        request.progress(words)
+    folder = results.write(experiment, request, cells, output, remarks) if cells or not planned else None
     ended = {run.path: summary for cell in cells for run in cell.runs if (summary := run.summary()) is not None}
     lost = ""
     try:
@@ -91,7 +103,7 @@ def _train(experiment: Experiment, request: Request, jobs: int) -> tuple[list[Ce
     cells: list[Cell] = []
     failures: list[str] = []
     asked: set[tuple[str, str, str]] = set()
-    while new := [run for run in experiment.plan(request) if _key(run) not in asked]:
+    while new := [run for run in plan(experiment, request) if _key(run) not in asked]:
         first = min(run.order for run in new)
         coming = [run for run in new if run.order == first]
         asked |= {_key(run) for run in coming}
@@ -102,3 +114,15 @@ def _train(experiment: Experiment, request: Request, jobs: int) -> tuple[list[Ce
 
 def _key(run: Planned) -> tuple[str, str, str]:
     return run.row, run.column, run.config.fingerprint
+
+
+def _lacking(name: str, request: Request, planned: Sequence[Planned], cells: Sequence[Cell]) -> list[str]:
+    """A sentence about each run that was finished before without keeping what this experiment reads."""
+    asked = {(run.row, run.column, run.config.seed): run.config for run in planned}
+    found: dict[str, str] = {}
+    for cell in cells:
+        for config, run in zip(cell.configs, cell.runs, strict=True):
+            wanted = asked[cell.row, cell.column, config.seed]
+            if epochs := lacking(wanted, run):
+                found[run.path.name] = said(name, run, epochs, command(wanted, request.runs))
+    return list(found.values())

@@ -67,6 +67,8 @@ class Request:
     """Only these recipes; empty means all."""
     changes: tuple[str, ...] = ()
     """Overrides of every run (``section.field=value``)."""
+    keep_for: tuple[str, ...] = ()
+    """Experiments whose checkpoints are kept as well, where they share runs with this one."""
     solver: Literal["lanczos", "power"] = "lanczos"
     """How eigenvalues are found where an experiment measures them; power iteration is what the paper names."""
     progress: Callable[[str], None] = print

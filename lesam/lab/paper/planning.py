@@ -11,7 +11,7 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,8 @@ from lesam.lab.config.optimizer import PLAIN
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import paths, to_plain
 from lesam.lab.device import measuring_device
-from lesam.lab.paper.experiment import Experiment, Request
+from lesam.lab.paper.experiment import Experiment, Planned, Request
+from lesam.lab.paper.kept import lacking, said
 from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.fabric import processes
@@ -56,10 +57,10 @@ class Estimate:
     size: float
 
 
-def lines(experiment: Experiment, request: Request, output: Path) -> Iterator[str]:
+def lines(experiment: Experiment, request: Request, output: Path, planned: Sequence[Planned]) -> Iterator[str]:
     """One command a line for each run that is to be trained; what is no command is a comment of the shell."""
-    configs = {run.config.folder_name: run.config for run in experiment.plan(request)}
-    missing, elsewhere = [], []
+    configs = {run.config.folder_name: run.config for run in planned}
+    missing, elsewhere, unkept = [], [], []
     for config in configs.values():
         workers = laid_out(config, processes(config.system)).system.workers
         there = finished(config, request.runs)
@@ -67,12 +68,15 @@ def lines(experiment: Experiment, request: Request, output: Path) -> Iterator[st
             missing.append(config)
         elif workers not in there:
             elsewhere.append(max(there))
+        elif epochs := lacking(config, there[workers]):
+            unkept.append(said(experiment.name, there[workers], epochs, command(config, request.runs)))
     yield f"# {experiment.name} at scale {request.scale}: {len(configs)} runs, {len(missing)} of them to be trained"
     if elsewhere:
         yield (
             f"# finished by another number of processes than asked for here: {by_number(elsewhere)}. Start the last "
             "command by as many (torchrun, or --set system.devices=N), or it trains those runs anew"
         )
+    yield from (f"# {words}" for words in unkept)
     total = Estimate(seconds=0.0, size=0.0)
     for config in missing:
         one = estimate(config, request.runs)
@@ -198,6 +202,7 @@ def _again(experiment: Experiment, request: Request, output: Path) -> str:
     words += ["--runs", str(request.runs), "--seeds", *map(str, request.seeds)]
     for option, values in (("--methods", request.methods), ("--recipes", request.recipes)):
         words += [option, *values] if values else []
+    words += ["--keep-for", *request.keep_for] if request.keep_for else []
     for text in request.changes:
         words += ["--set", text]
     return shlex.join(words)

@@ -30,11 +30,13 @@ def check(experiment: Experiment, request: Request, output: Path) -> None:
     _check(_read(place(experiment, request, output)), merging.deciding(experiment, request), output)
 
 
-def write(experiment: Experiment, request: Request, cells: Sequence[Cell], output: Path) -> Path:
+def write(
+    experiment: Experiment, request: Request, cells: Sequence[Cell], output: Path, remarks: Sequence[str] = ()
+) -> Path:
     """Evaluate runs and write ``output/NAME/SCALE``, together with what an earlier result there holds.
 
     Processes that write parts of the same experiment wait for each other, so none loses another's rows. Every file is
-    replaced whole, ``result.json`` last; no file is ever deleted.
+    replaced whole, ``result.json`` last; no file is ever deleted. ``remarks`` are sentences for the notes.
     """
     folder = place(experiment, request, output)
     # Before the lock: measuring may take hours, and its answers stay in the run folders.
@@ -48,7 +50,8 @@ def write(experiment: Experiment, request: Request, cells: Sequence[Cell], outpu
         whole = replace(request, seeds=tuple(sorted(seeds)) or request.seeds)
         if own is None or merged.cells != list(cells) or merged.kept:
             own = experiment.report(whole, merged.cells, merged.kept)
-        _put(folder, experiment, whole, replace(own, notes=[*own.notes, *_notes(merged)]), merged, earlier, changes)
+        noted = replace(own, notes=[*own.notes, *_notes(merged), *remarks])
+        _put(folder, experiment, whole, noted, merged, earlier, changes)
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from lesam.lab.config.optimizer import PLAIN, OptimizerConfig, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.config.task import ErmPlusPlusConfig
-from lesam.lab.recipes.recipe import Figure, Recipe
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "pacs": ("photo", "art_painting", "cartoon", "sketch"),
@@ -58,7 +58,8 @@ def _paper(collection: str, source: str, method: str) -> dict[str, Any]:
         "optimizer": _optimizer(method, lr=5e-5),
         "schedule": ScheduleConfig(epochs=MOST_CHECKS, steps=STEPS, lr="constant", budget_per="step"),
         "task": ErmPlusPlusConfig(),
-        "record": RecordConfig(evaluate_every=MOST_CHECKS),  # the targets once, at the end
+        # The targets once, at the end.
+        "record": RecordConfig(evaluate_every=MOST_CHECKS, checkpoint_minutes=CHECKPOINT_MINUTES),
     }
 
 

@@ -9,7 +9,7 @@ from lesam.lab.config.optimizer import ADAPTIVE, PLAIN, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes._small import small_run
 from lesam.lab.recipes._smoke import smoke_run
-from lesam.lab.recipes.recipe import Figure, Recipe, Settings
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe, Settings
 
 
 def imagenet(backbone: str, method: str, scale: str, seed: int) -> RunConfig:
@@ -39,7 +39,7 @@ def imagenet(backbone: str, method: str, scale: str, seed: int) -> RunConfig:
             # No warm-up is stated; schedule.lr_warmup=5 is the usual choice for large batches.
             budget_anneal_start=2 / 3 if method in ("lesam", "lesamplus") else None,
         ),
-        record=RecordConfig(checkpoint_steps=1000, keep_epochs=(0.5, 2 / 3, 1.0)),
+        record=RecordConfig(checkpoint_minutes=CHECKPOINT_MINUTES),  # no experiment reads earlier epochs
     )
 
 

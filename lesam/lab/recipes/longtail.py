@@ -16,7 +16,7 @@ from lesam.lab.config.task import ClassificationConfig, GLMCConfig, TaskConfig
 from lesam.lab.recipes._small import Pace, small_run
 from lesam.lab.recipes._smoke import smoke_run
 from lesam.lab.recipes.cifar import cifar_settings
-from lesam.lab.recipes.recipe import Figure, Recipe
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe
 
 EPOCHS = 200
 PACE = Pace(epochs=20, batch_size=64, lr=0.05, nesterov=False)
@@ -74,6 +74,7 @@ def longtail(data: str, imbalance: int, kind: str, method: str, scale: str, seed
         task=task,
         optimizer=optimizer_config(method, **_settings(method, data, kind)),
         schedule=ScheduleConfig(epochs=EPOCHS),
+        record=RecordConfig(checkpoint_minutes=CHECKPOINT_MINUTES),
     )
 
 

@@ -43,6 +43,9 @@ class Recipe:
     """The paper's accuracy under attack, by method and then by the attack's name in ``PRESETS``."""
 
 
+CHECKPOINT_MINUTES = 10.0
+"""Between two checkpoints at the paper's scale, whose epochs last from seconds to hours: what a crash costs at most."""
+
 MARK = "†"
 """Marks what rests on settings that the paper does not give."""
 

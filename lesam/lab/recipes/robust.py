@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
-from lesam.lab.config.run import DataConfig, ModelConfig, RunConfig, ScheduleConfig
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes._small import small_run
 from lesam.lab.recipes._smoke import smoke_run
 from lesam.lab.recipes.cifar import cifar_settings
-from lesam.lab.recipes.recipe import Recipe
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Recipe
 
 EPOCHS = 100
 
@@ -43,6 +43,7 @@ def robust(data: str, method: str, scale: str, seed: int) -> RunConfig:
         optimizer=optimizer_config(method, **_settings(method, data)),
         # A tenth of the rate from 75 % of the epochs on, a hundredth from 90 %.
         schedule=ScheduleConfig(epochs=EPOCHS, lr="multistep", lr_milestones=(0.75, 0.9)),
+        record=RecordConfig(checkpoint_minutes=CHECKPOINT_MINUTES),
     )
 
 

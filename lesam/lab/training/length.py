@@ -44,7 +44,7 @@ def first_pass(config: RunConfig) -> RunConfig:
         config,
         data=replace(config.data, options={**config.data.options, "validation": config.task.validation}),
         task=replace(config.task, two_passes=False),
-        record=replace(config.record, evaluate_every=1),
+        record=replace(config.record, evaluate_every=1, keep=1, keep_epochs=()),  # nobody reads its weights
     )
 
 

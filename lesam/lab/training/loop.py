@@ -231,6 +231,8 @@ class Run:
             if wanted:
                 self._checkpoint(extra_seconds=time.monotonic() - began)
                 raise RunInterruptedError(f"stopped at step {session.step} with a checkpoint in {self.folder.path}")
+            if not last and self.record.checkpoint_minutes is not None and self._time_passed():
+                self._checkpoint(extra_seconds=time.monotonic() - began)
         if every is not None and session.step % every == 0 and not last:
             self._checkpoint(extra_seconds=time.monotonic() - began)
 

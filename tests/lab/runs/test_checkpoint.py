@@ -39,12 +39,23 @@ def test_kept_epochs_may_be_fractions_of_the_length(tmp_path: Path) -> None:
 
 
 def test_minutes_put_off_checkpoints_but_not_kept_ones_and_not_the_last(tmp_path: Path) -> None:
-    changes = ["schedule.epochs=4", "record.keep=9", "record.keep_epochs=2", "record.checkpoint_every=1"]
+    changes = ["schedule.epochs=4", "record.keep=20", "record.keep_epochs=2", "record.checkpoint_every=1"]
     config = override(recipes.build("digits", method="sgd", scale="smoke"), changes)
     for minutes, expected in (("1e4", [2, 4]), ("1e-9", [1, 2, 3, 4])):
         run = override(config, [f"record.checkpoint_minutes={minutes}"])
         train(run, runs=tmp_path / minutes, progress=Silent())
-        assert sorted(checkpoints.epoch_ends(RunFolder.of(run, tmp_path / minutes).checkpoints)) == expected
+        folder = RunFolder.of(run, tmp_path / minutes).checkpoints
+        assert sorted(checkpoints.epoch_ends(folder)) == expected
+        inside = [checkpoint.batch for checkpoint in checkpoints.listed(folder) if checkpoint.batch]
+        assert inside == ([1, 2] * 4 if minutes == "1e-9" else []), "an epoch may last hours"
+
+
+def test_the_papers_scale_writes_by_the_clock_and_keeps_little() -> None:
+    for recipe in recipes.names():
+        record = recipes.build(recipe, method="lesam", scale="paper").record
+        if recipe != "digits":  # whose paper's scale is its small one
+            assert (record.checkpoint_minutes, record.checkpoint_steps) == (10.0, None), recipe
+            assert len(record.keep_epochs) <= 2, recipe
 
 
 def test_table_1_keeps_what_is_read() -> None:
