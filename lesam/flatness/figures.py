@@ -2,13 +2,15 @@
 
 Needs matplotlib. Every function takes plain dictionaries of results keyed by label (an optimizer's name) and returns a
 `matplotlib.figure.Figure`; `save` writes it as PNG and PDF. Where a result stands, a list of repetitions (seeds) may
-stand too: then means are drawn, and standard deviations over the repetitions instead of standard errors.
+stand too: then means are drawn, and standard deviations over the repetitions instead of standard errors. Colours, and
+how repetitions are summarised, are arguments: a caller with many figures decides them once.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -27,6 +29,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", bound=Measurement)
 Colours = Mapping[str, Any]
 """Label to any colour of matplotlib's; labels without one take the next of the cycle."""
+Summary = Callable[[Sequence[float]], tuple[float, float]]
+"""From repetitions to their mean and spread; the spread of a single one is NaN."""
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (n - 1).
+
+    >>> mean_and_deviation([1.0, 2.0, 3.0])
+    (2.0, 1.0)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 def spectrum(
@@ -34,6 +47,7 @@ def spectrum(
     traces: Mapping[str, Mapping[int, TraceEstimate | Sequence[TraceEstimate]]],
     *,
     colours: Colours | None = None,
+    summary: Summary = mean_and_deviation,
 ) -> Figure:
     """Distribution of the top eigenvalues, one panel for each epoch, and the trace with its error in the legends.
 
@@ -41,6 +55,7 @@ def spectrum(
         eigenvalues: Label to epoch to result, or to a list of repetitions, whose counts are averaged.
         traces: The same for traces; labels and epochs without one are left out.
         colours: Colours by label.
+        summary: How repetitions become one number with a spread.
     """
     epochs = sorted({epoch for results in eigenvalues.values() for epoch in results})
     if not epochs:
@@ -54,10 +69,11 @@ def spectrum(
             if epoch not in results:
                 continue
             found = _listed(results[epoch])
-            text = f"{label}: $\\lambda_1$ {_text([float(each.values[0]) for each in found], None)}"
+            text = f"{label}: $\\lambda_1$ {_text(summary([float(each.values[0]) for each in found]))}"
             estimates = _listed(traces.get(label, {}).get(epoch, []))
             if estimates:
-                text += f", trace {_text([each.estimate for each in estimates], estimates[0].stderr)}"
+                over_runs = summary([each.estimate for each in estimates])
+                text += f", trace {_text(over_runs, estimates[0].stderr)}"
             pooled = torch.cat([each.values for each in found]).tolist()
             colour = _colour(colours, label, number)
             shares = [1 / len(found)] * len(pooled)
@@ -69,9 +85,18 @@ def spectrum(
 
 
 def low_pass(
-    results: Mapping[str, Mapping[int, LowPass | Sequence[LowPass]]], *, colours: Colours | None = None
+    results: Mapping[str, Mapping[int, LowPass | Sequence[LowPass]]],
+    *,
+    colours: Colours | None = None,
+    summary: Summary = mean_and_deviation,
 ) -> Figure:
-    """The low-pass filter measure over epochs with its error, and what the noise adds to the loss."""
+    """The low-pass filter measure over epochs with its error, and what the noise adds to the loss.
+
+    Args:
+        results: Label to epoch to result, or to a list of repetitions.
+        colours: Colours by label.
+        summary: How repetitions become one number with a spread.
+    """
     if not any(results.values()):
         raise ValueError("no low-pass filter values to draw: give at least one label with one epoch")
     figure, axes = _panels(1, 2, share=False)
@@ -79,8 +104,10 @@ def low_pass(
         order = sorted(epochs)
         found = [_listed(epochs[epoch]) for epoch in order]
         colour = _colour(colours, label, number)
-        for axis, values in ((axes[0], _estimates(found)), (axes[1], _excesses(found))):
-            axis.errorbar(order, values[0], values[1], label=label, color=colour, marker=".", capsize=2)
+        for axis, number_of in zip(axes, ("estimate", "excess"), strict=True):
+            points = [summary([getattr(each, number_of) for each in runs]) for runs in found]
+            errors = [_error(point, runs[0].stderr) for point, runs in zip(points, found, strict=True)]
+            axis.errorbar(order, [mean for mean, _ in points], errors, label=label, color=colour, marker=".", capsize=2)
     axes[0].set(xlabel="epoch", ylabel="loss under weight noise")
     axes[1].set(xlabel="epoch", ylabel="added by the noise")
     axes[0].legend()
@@ -179,25 +206,15 @@ def _colour(colours: Colours | None, label: str, number: int) -> Any:
     return (colours or {}).get(label, f"C{number}")
 
 
-def _text(values: Sequence[float], stderr: float | None) -> str:
+def _error(point: tuple[float, float], stderr: float) -> float:
+    """The spread over repetitions, or the standard error of a single one."""
+    return stderr if math.isnan(point[1]) else point[1]
+
+
+def _text(point: tuple[float, float], stderr: float = math.nan) -> str:
     """One value with its standard error, or the mean of several with their standard deviation."""
-    spread = statistics.stdev(values) if len(values) > 1 else stderr
-    mean = f"{statistics.fmean(values):.4g}"
-    return mean if spread is None else f"{mean} $\\pm$ {spread:.2g}"
-
-
-def _estimates(found: Sequence[Sequence[LowPass]]) -> tuple[list[float], list[float]]:
-    return _curve([[each.estimate for each in runs] for runs in found], [runs[0].stderr for runs in found])
-
-
-def _excesses(found: Sequence[Sequence[LowPass]]) -> tuple[list[float], list[float]]:
-    return _curve([[each.excess for each in runs] for runs in found], [runs[0].stderr for runs in found])
-
-
-def _curve(values: Sequence[Sequence[float]], stderrs: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Means and errors, as in `_text`."""
-    errors = [statistics.stdev(v) if len(v) > 1 else e for v, e in zip(values, stderrs, strict=True)]
-    return [statistics.fmean(v) for v in values], errors
+    error = _error(point, stderr)
+    return f"{point[0]:.4g}" + ("" if math.isnan(error) else f" $\\pm$ {error:.2g}")
 
 
 def _panels(rows: int, columns: int, *, share: bool, surface: bool = False) -> tuple[Figure, list[Any]]:

@@ -81,13 +81,15 @@ def flatness(
 def _figures(found: Survey, colours: dict[str, Any], folder: Path) -> list[Path]:
     """Draw what was measured; the files written."""
     from lesam.flatness import figures
+    from lesam.lab.runs.statistics import mean_and_spread
 
+    look: dict[str, Any] = {"colours": colours, "summary": mean_and_spread}
     written: list[Path] = []
     if any(found.of("eigenvalues").values()):
-        figure = figures.spectrum(found.of("eigenvalues"), found.of("trace"), colours=colours)
+        figure = figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look)
         written += figures.save(figure, folder / "spectrum")
     if any(found.of("density").values()):
         written += figures.save(figures.density(found.of("density"), colours=colours), folder / "density")
     if found.curves:
-        written += figures.save(figures.low_pass(found.curves, colours=colours), folder / "low-pass")
+        written += figures.save(figures.low_pass(found.curves, **look), folder / "low-pass")
     return written

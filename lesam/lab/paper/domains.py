@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lesam.lab import recipes
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.experiment import Variant
 from lesam.lab.paper.grid import Grid, last_test
 from lesam.lab.recipes.domains import DOMAIN_AVERAGES, SOURCES
@@ -13,8 +14,8 @@ from lesam.lab.recipes.recipe import Figure
 AVERAGE = "Avg"
 ERM_ROWS: Mapping[str, Variant] = {
     "ERM++": Variant(method="adam"),
-    "SAM": Variant(method="sam"),
-    "LE-SAM": Variant(method="lesam"),
+    title("sam"): Variant(method="sam"),
+    title("lesam"): Variant(method="lesam"),
 }
 TARGETS = "Mean accuracy on the three other domains (%)"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,7 +125,7 @@ class Grid:
             means: dict[str, list[float | None]] = {}
             for name in self.quantities:
                 by_seed = [[row["values"][name][row["seeds"].index(seed)] for row in columns] for seed in seeds]
-                means[name] = [None if None in values else math.fsum(values) / len(values) for values in by_seed]
+                means[name] = [None if None in values else Spread.of(values).mean for values in by_seed]
             found[label, self.average] = _spreads(means)
         return found
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 import lesam
 from lesam import Radius
 from lesam.flatness import HessianOperator
-from lesam.lab.config.optimizer import own_settings
+from lesam.lab.config.optimizer import own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.data import Batches
 from lesam.lab.data.loading import load_data, training_augmentation
@@ -146,7 +146,9 @@ def radius_of(config: RunConfig, sigma: float | None = None) -> Radius:
         return lesam.LossBudget(own["sigma"] if sigma is None else sigma, own["rho_max"], own["varrho"])
     if config.method == "sam":
         return lesam.Fixed(own["rho"])
-    raise ValueError(f"no radius is known for {config.method}; the mechanism is about SAM and LE-SAM")
+    raise ValueError(
+        f"no radius is known for {config.method}; the mechanism is about {title('sam')} and {title('lesam')}"
+    )
 
 
 def reach(radius: Radius, norm: float) -> float:

@@ -23,6 +23,10 @@ CYCLE = (
 """Those of the others, by their place in the list of methods: matplotlib's "tab20" without the fixed ones, and more."""
 
 
+MOMENTS = ("#000000", "#b8860b")
+"""An early and a late moment of one run, in colours of no method."""
+
+
 def colour(method: str) -> str:
     """The colour of a method.
 

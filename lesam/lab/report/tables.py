@@ -68,7 +68,7 @@ def _line(group: Group, base: Group | None) -> Line:
         last=Spread.of([summary["last"]["test_accuracy"] for summary in summaries]),
         best=Spread.of([summary["best_test_selected"]["test_accuracy"] for summary in summaries]),
         train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),
-        capped=sum(capped) / len(capped) if capped else None,
+        capped=Spread.of(capped).mean if capped else None,
         paper=published(group.config),
         gain=None if base is None else paired(_by_seed(group), _by_seed(base)),
     )

@@ -57,6 +57,16 @@ class Spread:
         return f"{'+' if self.mean >= 0 else ''}{self.text(scale)} (n = {self.n})"
 
 
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation, for figures that take a function to summarise repetitions by.
+
+    >>> mean_and_spread([1.0, 2.0, 3.0])
+    (2.0, 1.0)
+    """
+    spread = Spread.of(values)
+    return spread.mean, spread.std
+
+
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
     """The differences between values of the same seed; None where no seed is in both.
 

@@ -116,7 +116,7 @@ def _comparison(
         setting=setting,
         validation=validation,
         test=Spread.of([row["test_accuracy"] for row in rows]),
-        passes=sum(row["passes"] for row in rows) / len(rows),
+        passes=Spread.of([row["passes"] for row in rows]).mean,
         runs=folders,
         diverged=tuple(path for path, summary in zip(folders, ended, strict=True) if has_diverged(summary)),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lesam.lab.config.run import RunConfig
+from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.grid import Build
 from lesam.lab.sweeps.pool import Event, Job, Pool
 
@@ -115,7 +116,7 @@ def search(
                 ended = [*open_trials[number].user_attrs.get(ENDED, ()), _excerpt(event.summary)]
                 open_trials[number].set_user_attr(ENDED, ended)
             if len(scores[number]) == len(seeds) and number in open_trials:
-                study.tell(open_trials.pop(number), sum(scores[number]) / len(seeds))
+                study.tell(open_trials.pop(number), Spread.of(scores[number]).mean)
         elif event.kind == "failed" and number in open_trials:
             trial = open_trials.pop(number)
             trial.set_user_attr("error", event.error)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from lesam.lab import recipes
 from lesam.lab.attacks.pgd import PRESETS
 from lesam.lab.attacks.run import attack_run
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.grid import Grid, Quantity, last_test
 from lesam.lab.recipes.recipe import Figure
@@ -17,7 +18,7 @@ NAMES: Mapping[str, str] = {
     "l2-32": "Test accuracy under L2 PGD, eps = 32/255 (%)",
 }
 COLUMNS = {"CIFAR-10": "robust-cifar10", "CIFAR-100": "robust-cifar100"}
-METHODS = {"SGD": "sgd", "SAM": "sam", "LE-SAM": "lesam"}
+METHODS = {title(method): method for method in ("sgd", "sam", "lesam")}
 
 
 def _attacked(preset: str) -> Quantity:

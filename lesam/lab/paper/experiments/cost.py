@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.accuracy import BACKBONES
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds
 from lesam.lab.tasks.objective import Batch
@@ -66,7 +67,8 @@ class Cost:
         }
         known = {str(row["row"]): row for row in kept} | measured
         found = {label: known[label] for label in BACKBONES if label in known}
-        head = ["", "SAM (s)", "LE-SAM (s)", "LE-SAM / SAM", "paper: SAM (s)", "LE-SAM (s)", "ratio"]
+        sam, lesam = map(title, METHODS)
+        head = ["", f"{sam} (s)", f"{lesam} (s)", f"{lesam} / {sam}", f"paper: {sam} (s)", f"{lesam} (s)", "ratio"]
         body = []
         for label, row in found.items():
             theirs = PUBLISHED[label]

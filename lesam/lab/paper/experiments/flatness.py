@@ -14,8 +14,10 @@ from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
+from lesam.lab.report import style
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.statistics import mean_and_spread
 
 SETTINGS: Mapping[str, FlatnessSettings] = {
     "smoke": FlatnessSettings(samples=32, batch_size=32, eigenvalues=3, trace_samples=4, lpf_samples=3),
@@ -59,12 +61,16 @@ class Flatness:
         )
         if not found.results:
             raise ValueError("none of the runs could be measured: " + " ".join(found.left_out))
+        look: dict[str, Any] = {
+            "colours": {cell.row: style.colour(cell.configs[0].method) for cell in cells},
+            "summary": mean_and_spread,
+        }
         return Report(
             tables={"Largest eigenvalue, trace and low-pass filter": table.rows(found)},
             rows=[_entry(cell, found) for cell in cells if cell.row in found.results],
             figures={
-                "spectrum": figures.spectrum(found.of("eigenvalues"), found.of("trace")),
-                "low-pass": figures.low_pass(found.curves),
+                "spectrum": figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look),
+                "low-pass": figures.low_pass(found.curves, **look),
             },
             notes=[
                 table.notes(found),

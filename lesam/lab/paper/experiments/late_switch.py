@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
+from lesam.lab.config.optimizer import title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid, last_test
@@ -22,6 +23,14 @@ def _switch(config: RunConfig) -> dict[str, Any]:
     return {"schedule.switch_at": at, "record.keep_epochs": (at, epochs), **EVERY_EPOCH}
 
 
+def _throughout(name: str) -> str:
+    return f"{name} throughout"
+
+
+def _late(name: str) -> str:
+    return f"{title('sgd')}, then {name}"
+
+
 def _draw_switch(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawing]:
     return {"late-switch": plots.switch(groups_of(cells))}
 
@@ -32,8 +41,8 @@ def _gaps(request: Request, cells: Sequence[Cell]) -> list[str]:
         for cell in cells
     }
     said = []
-    for method in ("SAM", "LE-SAM"):
-        gap = paired(found.get(f"{method} throughout", {}), found.get(f"SGD, then {method}", {}))
+    for method in map(title, ("sam", "lesam")):
+        gap = paired(found.get(_throughout(method), {}), found.get(_late(method), {}))
         if gap is not None:
             said.append(
                 f"{method} throughout minus {method} from the switch on: {gap.signed(1.0)} points, seed by seed."
@@ -45,11 +54,11 @@ EXPERIMENT = Grid(
     name="late-switch",
     title="Throughout training, or from the last fifth on",
     rows={
-        "SAM throughout": Variant(method="sam", changes=lambda config: EVERY_EPOCH),
-        "SGD, then SAM": Variant(method="sam", changes=_switch),
+        _throughout(title("sam")): Variant(method="sam", changes=lambda config: EVERY_EPOCH),
+        _late(title("sam")): Variant(method="sam", changes=_switch),
         # The paper runs LE-SAM without its stabilisers here.
-        "LE-SAM throughout": Variant(method="lesam", changes=lambda config: UNSTABILISED | EVERY_EPOCH),
-        "SGD, then LE-SAM": Variant(method="lesam", changes=lambda config: UNSTABILISED | _switch(config)),
+        _throughout(title("lesam")): Variant(method="lesam", changes=lambda config: UNSTABILISED | EVERY_EPOCH),
+        _late(title("lesam")): Variant(method="lesam", changes=lambda config: UNSTABILISED | _switch(config)),
     },
     columns=STAGE,
     draw=_draw_switch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.experiment import Variant
 from lesam.lab.paper.grid import ACCURACIES, Grid, last
 from lesam.lab.recipes import longtail
@@ -18,8 +19,8 @@ def _plain(recipe: str) -> str:
 ROWS: Mapping[str, Variant] = {
     "CE": Variant(method="sgd", recipe=_plain),
     "GLMC": Variant(method="sgd"),
-    "GLMC + SAM": Variant(method="sam"),
-    "GLMC + LE-SAM": Variant(method="lesam"),
+    f"GLMC + {title('sam')}": Variant(method="sam"),
+    f"GLMC + {title('lesam')}": Variant(method="lesam"),
 }
 COLUMNS = {"IF 100": "cifar100-lt100-glmc", "IF 50": "cifar100-lt50-glmc"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from matplotlib.figure import Figure as Drawing
 
 from lesam import Radius
-from lesam.lab.config.optimizer import own_settings
+from lesam.lab.config.optimizer import own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
@@ -22,10 +21,12 @@ from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
 from lesam.lab.report import style
 from lesam.lab.runs import checkpoint as checkpoints
-from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.statistics import Spread
 
 BATCHES: Mapping[str, int] = {"smoke": 2, "small": 8, "paper": 32}
 """Mini-batches at each checkpoint."""
+
+METHODS = ("sam", "lesam")
 
 MOST_KEPT = 50
 """Epochs of the longest run of which every one is kept."""
@@ -44,7 +45,7 @@ class Mechanism:
 
     def plan(self, request: Request) -> list[Planned]:
         """SAM and LE-SAM, with a checkpoint of every epoch where that is not too many."""
-        variants = {label: replace(variant, changes=_keep_all) for label, variant in rows("sam", "lesam").items()}
+        variants = {label: replace(variant, changes=_keep_all) for label, variant in rows(*METHODS).items()}
         return Grid(name=self.name, title=self.title, rows=variants, columns=STAGE).plan(request)
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
@@ -74,8 +75,8 @@ class Mechanism:
                     remarks.append(f"{cell.row}: {missing} epochs were not kept by the runs that were there already.")
         if not measured:
             raise ValueError("none of the runs could be measured: " + " ".join(remarks))
-        drawings: dict[str, Drawing] = {"terms": _draw_terms(measured)}
-        if {"SAM", "LE-SAM"} <= measured.keys() and checkpoints.epoch_ends(_illustrated(cells).checkpoints):
+        drawings: dict[str, Drawing] = {"terms": _draw_terms(measured, cells)}
+        if len(measured) == len(METHODS) and checkpoints.epoch_ends(_of(cells, "lesam").runs[0].checkpoints):
             drawings["illustration"] = _illustrate(cells)
         return Report(
             tables={"Means over mini-batches of the training loss": _table(measured)},
@@ -98,17 +99,16 @@ def _keep_all(config: RunConfig) -> dict[str, Any]:
 
 
 def _means(terms: Sequence[Terms]) -> dict[str, float]:
-    norms = [term.norm for term in terms]
-    first = statistics.fmean(term.first_order for term in terms)
-    curvature = statistics.fmean(term.curvature for term in terms)
+    names = ("first_order", "curvature", "rise", "norm", "rho")
+    first, curvature, rise, norm, rho = (Spread.of([getattr(term, name) for term in terms]) for name in names)
     return {
-        "first_order": first,
-        "curvature": curvature,
-        "rise": statistics.fmean(term.rise for term in terms),
-        "norm": statistics.fmean(norms),
-        "norm_spread": statistics.stdev(norms) / statistics.fmean(norms),
-        "first_order_spread": statistics.stdev([term.first_order for term in terms]),
-        "rho": statistics.fmean(term.rho for term in terms),
+        "first_order": first.mean,
+        "curvature": curvature.mean,
+        "rise": rise.mean,
+        "norm": norm.mean,
+        "norm_spread": norm.std / norm.mean,
+        "first_order_spread": first.std,
+        "rho": rho.mean,
     }
 
 
@@ -131,19 +131,18 @@ def _entry(cell: Cell, measured: Measured) -> dict[str, Any]:
     }
 
 
-def _draw_terms(measured: Mapping[str, Measured]) -> Drawing:
+def _draw_terms(measured: Mapping[str, Measured], cells: Sequence[Cell]) -> Drawing:
     figure = Drawing(figsize=(13, 4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for row, epochs in measured.items():
-        colour = style.colour({"SAM": "sam", "LE-SAM": "lesam"}[row])
+        colour = style.colour(next(cell.configs[0].method for cell in cells if cell.row == row))
         order = sorted(epochs)
         means = [_means(epochs[epoch]) for epoch in order]
         left.plot(order, [m["first_order"] for m in means], "-o", color=colour, label=f"{row}: first-order")
         left.plot(order, [m["curvature"] for m in means], "--s", color=colour, label=f"{row}: curvature")
         middle.plot(order, [_share(m) for m in means], "-o", color=colour, label=row)
-        norms = [[term.norm for term in epochs[epoch]] for epoch in order]
-        means_of, spreads = [np.mean(of) for of in norms], [np.std(of, ddof=1) for of in norms]
-        right.errorbar(order, means_of, spreads, color=colour, marker="o", capsize=3, label=row)
+        spreads = [m["norm"] * m["norm_spread"] for m in means]
+        right.errorbar(order, [m["norm"] for m in means], spreads, color=colour, marker="o", capsize=3, label=row)
     left.set(xlabel="epoch", ylabel="part of the rise of the loss")
     left.set_yscale("symlog", linthresh=1e-3)
     middle.set(xlabel="epoch", ylabel="curvature's share (%)", ylim=(0, 100))
@@ -162,18 +161,18 @@ def _share(means: Mapping[str, float]) -> float:
 
 def _illustrate(cells: Sequence[Cell]) -> Drawing:
     """Fixed radius against fixed budget, on a mini-batch early in a run and one late, where gradients differ."""
-    by_row = {cell.row: cell for cell in cells}
-    run = _illustrated(cells)
-    fixed = float(own_settings(by_row["SAM"].configs[0].optimizer)["rho"])
-    sigma = float(own_settings(by_row["LE-SAM"].configs[0].optimizer)["sigma"])
-    budget = radius_of(by_row["LE-SAM"].configs[0])
+    sam, lesam = (_of(cells, method) for method in METHODS)
+    run = lesam.runs[0]
+    fixed = float(own_settings(sam.configs[0].optimizer)["rho"])
+    sigma = float(own_settings(lesam.configs[0].optimizer)["sigma"])
+    budget = radius_of(lesam.configs[0])
     epochs = sorted(checkpoints.epoch_ends(run.checkpoints))
     probes = {epoch: Probe(run, epoch, batches=1) for epoch in (epochs[0], epochs[len(epochs) * 7 // 10])}
     farthest = 1.5 * max(fixed, *(probe.terms(budget)[0].rho for probe in probes.values()))
     distances = [float(t) for t in np.linspace(0, farthest, 41)]
     figure = Drawing(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    for colour, (epoch, probe) in zip(("C0", "C1"), probes.items(), strict=False):
+    for colour, (epoch, probe) in zip(style.MOMENTS, probes.items(), strict=False):
         (found,) = probe.slices(distances)
         for axis in (left, right):
             label = f"after epoch {epoch}, |g| = {found.norm:.2g}"
@@ -182,18 +181,17 @@ def _illustrate(cells: Sequence[Cell]) -> Drawing:
         _mark_radius(left, found, fixed, colour)
         _mark_budget(right, found, budget, colour)
     left.axvline(fixed, color="black", linewidth=0.8)
-    left.set(title=f"SAM: radius {fixed:g} fixed, rise follows |g|", ylabel="rise of the loss")
+    left.set(title=f"{title('sam')}: radius {fixed:g} fixed, rise follows |g|", ylabel="rise of the loss")
     right.axhline(sigma, color="black", linewidth=0.8)
-    right.set(title=f"LE-SAM: budget {sigma:g} fixed, what exceeds it is curvature")
+    right.set(title=f"{title('lesam')}: budget {sigma:g} fixed, what exceeds it is curvature")
     for axis in (left, right):
         axis.set_xlabel("distance along the gradient (dotted: first order)")
         axis.legend(fontsize="small")
     return figure
 
 
-def _illustrated(cells: Sequence[Cell]) -> RunFolder:
-    """The run whose loss is drawn."""
-    return next(cell.runs[0] for cell in cells if cell.row == "LE-SAM")
+def _of(cells: Sequence[Cell], method: str) -> Cell:
+    return next(cell for cell in cells if cell.configs[0].method == method)
 
 
 def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from lesam.lab.config.optimizer import title
 from lesam.lab.config.run import moment
 from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid, last, last_test
@@ -45,9 +46,9 @@ EXPERIMENT = Grid(
     name="radius",
     title="Perturbation radius of LE-SAM over training",
     rows={
-        "LE-SAM": Variant(method="lesam"),
-        "LE-SAM, no cap, no annealing": Variant(method="lesam", changes=lambda config: UNSTABILISED),
-        "SAM": Variant(method="sam"),
+        title("lesam"): Variant(method="lesam"),
+        f"{title('lesam')}, no cap, no annealing": Variant(method="lesam", changes=lambda config: UNSTABILISED),
+        title("sam"): Variant(method="sam"),
     },
     columns=STAGE,
     quantities={
