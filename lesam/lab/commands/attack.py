@@ -101,15 +101,17 @@ def describe(attack: Attack, options: dict[str, Any]) -> str:
 
 def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) -> None:
     """Attack every run and print the table."""
-    from lesam.lab import console
+    from lesam.lab import console, recipes
     from lesam.lab.attacks.pgd import PRESETS
     from lesam.lab.attacks.run import attack_run
     from lesam.lab.recipes.published import published_under_attack
+    from lesam.lab.recipes.recipe import MARK, not_given
     from lesam.lab.runs.repetitions import group
     from lesam.lab.runs.statistics import Spread
 
     head = ("recipe", "scale", "method", "n", "images", "clean (%)", "attacked (%)", "paper (%)")
     rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
     whole = options["split"] == "test" and options["samples"] is None and options["epoch"] is None
     preset = next((name for name, known in PRESETS.items() if whole and known == attack), "")
     for cell in group(runs):
@@ -121,6 +123,7 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
                 print(f"{outcome.file} has the answer already", flush=True)
             outcomes.append(outcome.robustness)
         figure = published_under_attack(cell.config, preset)
+        ours = recipes.ours(cell.config.recipe, cell.config.method)
         rows.append(
             (
                 cell.config.recipe,
@@ -130,11 +133,13 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
                 str(outcomes[0].samples),
                 Spread.of([outcome.clean for outcome in outcomes]).text(),
                 Spread.of([outcome.attacked for outcome in outcomes]).text(),
-                "" if figure is None else f"{figure:.2f}",
+                "" if figure is None else f"{figure:.2f}" + (f" {MARK}" if ours else ""),
             )
         )
+        if figure is not None and ours:
+            notes.append(f"{MARK} {cell.config.recipe} with {cell.label}: {not_given(ours)}")
     print(f"\n{describe(attack, options)}\n")
-    console.show([head, *rows])
+    console.show([head, *rows], notes=" ".join(notes))
 
 
 def _named(watch: Watch, cell: Group, run: RunFolder) -> Watch:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Drawing
 
 from lesam.lab import recipes
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds, no_paper
-from lesam.lab.recipes.recipe import MARK, Figure, figure_text
+from lesam.lab.recipes.recipe import MARK, Figure, figure_text, not_given
 from lesam.lab.runs.folder import Row, RunFolder
 from lesam.lab.runs.repetitions import LOST, has_diverged, settings
 from lesam.lab.runs.statistics import Spread
@@ -163,7 +163,8 @@ class Grid:
                 text = "" if spread is None else spread.text(1.0) if "%" in quantity else spread.short()
                 if spread is not None and spread.n < seeds.get((row, column), 0):  # some runs have no such number
                     text += f" (n = {spread.n} of {seeds[row, column]})"
-                line.append(f"{text} {LOST}" if (row, column) in lost else text)
+                marks = (MARK if text and self._guess(row, column) else "", LOST if (row, column) in lost else "")
+                line.append(" ".join(filter(None, (text, *marks))))
                 if column in with_paper:
                     line.append(figure_text(published[row, column]))
             table.append(line)
@@ -176,15 +177,20 @@ class Grid:
         return max(map(recipes.ours, used), key=len, default="")
 
     def _guesses(self, rows: Sequence[Row]) -> list[str]:
-        """What the mark in the headings means."""
+        """What the marks in headings and cells mean."""
         found: dict[str, list[str]] = {}
         for column in dict.fromkeys(row["column"] for row in rows):
             found.setdefault(self._ours(column), []).append(column)
-        return [
-            f"{MARK} {', '.join(columns)}: the paper does not give {text}; these are our choice."
-            for text, columns in found.items()
-            if text
-        ]
+        for row in rows:
+            found.setdefault(self._guess(row["row"], row["column"]), []).append(f"{row['row']} on {row['column']}")
+        return [f"{MARK} {', '.join(places)}: {not_given(text)}" for text, places in found.items() if text]
+
+    def _guess(self, row: str, column: str) -> str:
+        """Settings of a row's method that the paper does not give."""
+        if column not in self.columns:
+            return ""
+        variant = self.rows[row]
+        return recipes.guesses(variant.recipe(self.columns[column])).get(variant.method, "")
 
     def _headings(self) -> list[str]:
         return [*self.columns, *([] if self.average is None else [self.average])]
@@ -198,6 +204,7 @@ class Grid:
             "recipe": config.recipe,
             "method": config.method,
             "settings": settings(config),
+            "not_given_by_paper": recipes.ours(config.recipe, config.method),
             "seeds": [one.seed for one in cell.configs],
             "values": {name: [read(run) for run in cell.runs] for name, read in self.quantities.items()},
             "paper": {name: figure for name, figure in published.items() if figure is not None},

@@ -25,7 +25,7 @@ from lesam.lab.config.suggest import unknown
 from lesam.lab.config.text import normalise
 from lesam.lab.recipes.recipe import SCALES, Build, Figure, Recipe
 
-__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "known", "names", "ours"]
+__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "guesses", "known", "names", "ours"]
 
 
 @cache
@@ -45,9 +45,25 @@ def figures(recipe: str) -> Mapping[str, Figure]:
     return known()[recipe].figures if recipe in known() else {}
 
 
-def ours(recipe: str) -> str:
-    """Settings of a recipe at the paper's scale that the paper does not give; empty where it gives all that matter."""
-    return known()[recipe].ours if recipe in known() else ""
+def ours(recipe: str, method: str = "") -> str:
+    """Settings of a recipe at the paper's scale that the paper does not give; empty where it gives all that matter.
+
+    Args:
+        recipe: Name of the recipe.
+        method: Include what is open for this method alone.
+
+    Example:
+        >>> ours("imagenet-resnet50"), ours("imagenet-resnet50", "sam")
+        ('', 'rho')
+    """
+    if recipe not in known():
+        return ""
+    return "; ".join(filter(None, (known()[recipe].ours, guesses(recipe).get(method))))
+
+
+def guesses(recipe: str) -> Mapping[str, str]:
+    """The same for single methods, by method; empty for a recipe of somebody else."""
+    return known()[recipe].guesses if recipe in known() else {}
 
 
 def attacked(recipe: str) -> Mapping[str, Mapping[str, float]]:

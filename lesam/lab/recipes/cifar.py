@@ -228,6 +228,7 @@ RECIPES = tuple(
         title=f"{data.upper().replace('CIFAR', 'CIFAR-')} from scratch, {label}",
         build=partial(cifar, data, backbone),
         figures=FIGURES[f"{data}-{backbone}"],
+        guesses={"lesamplus": "the cap" if data == "cifar100" else "sigma, alpha and the cap"},
     )
     for data in ("cifar10", "cifar100")
     for backbone, label in (("resnet18", "ResNet-18"), ("wrn", "WideResNet-28-10"), ("pyramid", "PyramidNet-110"))

@@ -83,12 +83,21 @@ FIGURES: dict[str, dict[str, Figure]] = {
     },
 }
 
+# ASAM and ESAM report ImageNet themselves, and the paper follows recommendations; for these there is none to follow.
+GUESSES = {
+    "sam": "rho",
+    "friendlysam": "rho and the decay, for which only values on CIFAR are released",
+    "eigensam": "rho, alpha and the interval, for which only values on CIFAR are released",
+    "lesamplus": "sigma, alpha and the cap",
+}
+
 RECIPES = tuple(
     Recipe(
         name=f"imagenet-{backbone}",
         title=f"ImageNet from scratch, ResNet-{depth}",
         build=partial(imagenet, backbone),
         figures=FIGURES[f"imagenet-{backbone}"],
+        guesses=GUESSES,
     )
     for backbone, depth in (("resnet50", 50), ("resnet101", 101))
 )

@@ -39,6 +39,8 @@ class Recipe:
     """The paper's test accuracy by method, for the paper's setting."""
     ours: str = ""
     """Settings of the paper's scale that the paper does not give, in words; tables mark what rests on them."""
+    guesses: Mapping[str, str] = field(default_factory=dict)
+    """The same by method, for settings of single methods."""
     attacked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's accuracy under attack, by method and then by the attack's name in ``PRESETS``."""
 
@@ -48,6 +50,15 @@ CHECKPOINT_MINUTES = 10.0
 
 MARK = "†"
 """Marks what rests on settings that the paper does not give."""
+
+
+def not_given(settings: str) -> str:
+    """What the mark says.
+
+    >>> not_given("rho")
+    'the paper does not give rho; our choice.'
+    """
+    return f"the paper does not give {settings}; our choice."
 
 
 def figure_text(figure: Figure | None) -> str:

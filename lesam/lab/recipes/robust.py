@@ -87,6 +87,7 @@ RECIPES = tuple(
         title=f"{data.upper().replace('CIFAR', 'CIFAR-')} as plain pixels, PreActResNet-18, to be attacked afterwards",
         build=partial(robust, data),
         attacked=ATTACKED[f"robust-{data}"],
+        guesses={"lesam": "cap and annealing (there is none of either)"},
     )
     for data in ("cifar10", "cifar100")
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lesam.lab import console, recipes
 from lesam.lab.recipes.published import published
-from lesam.lab.recipes.recipe import MARK, Figure, figure_text
+from lesam.lab.recipes.recipe import MARK, Figure, figure_text, not_given
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread, paired
 
@@ -31,6 +31,8 @@ class Line:
     capped: float | None
     """Share of all steps at the cap, where the loss budget has no say."""
     paper: Figure | None
+    ours: str = ""
+    """Settings that the paper does not give, at its scale; tables mark them."""
     gain: Spread | None
     """Test accuracy minus that of the plain base optimizer, seed by seed."""
 
@@ -70,6 +72,7 @@ def _line(group: Group, base: Group | None) -> Line:
         train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),
         capped=Spread.of(capped).mean if capped else None,
         paper=published(group.config),
+        ours=recipes.ours(group.config.recipe, group.config.method) if group.config.scale == "paper" else "",
         gain=None if base is None else paired(_by_seed(group), _by_seed(base)),
     )
 
@@ -99,14 +102,14 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
         *(
             (
                 line.recipe,
-                line.scale,
+                line.scale + (f" {MARK}" if line.ours else ""),
                 line.label,
                 str(line.last.n),
                 line.last.text(),
                 line.best.text(),
                 line.train.text(),
                 "" if line.capped is None else f"{line.capped * 100:.0f}",
-                figure_text(line.paper) + (f" {MARK}" if line.paper and recipes.ours(line.recipe) else ""),
+                figure_text(line.paper) + (f" {MARK}" if line.paper and line.ours else ""),
                 "" if line.gain is None else line.gain.signed(),
             )
             for line in table
@@ -121,11 +124,11 @@ def markdown(table: Sequence[Line], remarks: Sequence[str] = ()) -> str:
 
 def note(table: Sequence[Line]) -> str:
     """What a reader of the table has to know."""
-    guessed = {line.recipe: text for line in table if line.paper and (text := recipes.ours(line.recipe))}
-    marks = [
-        f" {MARK} {recipe}: the paper does not give {text}; these are our choice." for recipe, text in guessed.items()
-    ]
-    return NOTE + "".join(marks)
+    guessed: dict[str, list[str]] = {}
+    for line in table:
+        if line.ours:
+            guessed.setdefault(line.ours, []).append(f"{line.recipe} with {line.label}")
+    return NOTE + "".join(f" {MARK} {', '.join(lines)}: {not_given(text)}" for text, lines in guessed.items())
 
 
 def latex(table: Sequence[Line], remarks: Sequence[str] = ()) -> str:
@@ -155,6 +158,7 @@ def comma_separated(table: Sequence[Line]) -> str:
         [
             *("recipe", "scale", "method", "n", "diverged", "test_mean", "test_std", "best_mean", "best_std"),
             *("train_mean", "train_std", "capped", "paper_mean", "paper_std", "gain_mean", "gain_std"),
+            "not_given_by_paper",
         ]
     )
     for line in table:
@@ -164,7 +168,7 @@ def comma_separated(table: Sequence[Line]) -> str:
         gain = (None, None) if line.gain is None else (line.gain.mean, line.gain.std)
         values = [*spreads, line.capped, *paper, *gain]
         shown = ["" if value is None or math.isnan(value) else repr(value) for value in values]
-        writer.writerow([line.recipe, line.scale, line.label, line.last.n, line.diverged, *shown])
+        writer.writerow([line.recipe, line.scale, line.label, line.last.n, line.diverged, *shown, line.ours])
     return text.getvalue()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,17 @@ from lesam.lab.paper.accuracy import COMPARED
 from lesam.lab.paper.experiment import Report, Request
 from lesam.lab.paper.grid import Grid
 from lesam.lab.recipes.imagenet import imagenet_settings
-from lesam.lab.recipes.recipe import MARK
+from lesam.lab.recipes.recipe import MARK, figure_text
 from lesam.lab.report import tables
-from lesam.lab.runs.statistics import Spread
+from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import group
 
+GUESSED_FOR_SOME = {
+    "imagenet": ("SAM", "Friendly-SAM", "Eigen-SAM"),
+    "lesam-plus": ("LE-SAM+", "LE-SAM+, reference form"),
+    "adversarial": ("LE-SAM",),
+}
+"""Experiments whose setting the paper gives, but for single methods."""
 GUESSED = ("vit-finetune", "pacs", "vlcs", "long-tail")
 
 
@@ -47,19 +56,38 @@ def test_tables_mark_what_rests_on_our_choices(name: str) -> None:
         for column in (heading for heading in head[1:] if heading != "paper"):
             assert (MARK in column) == (name in GUESSED)
     notes = [note for note in report.notes if note.startswith(MARK)]
-    assert bool(notes) == (name in GUESSED)
-    assert all("sigma" in note and "rho" in note for note in notes)
+    assert bool(notes) == (name in GUESSED or name in GUESSED_FOR_SOME)
+    if name in GUESSED:
+        assert all("sigma" in note and "rho" in note for note in notes)
+    marked = {line[0] for _, *lines in report.tables.values() for line in lines if MARK in "".join(line)}
+    assert marked == set(GUESSED_FOR_SOME.get(name, ()))
 
 
-@pytest.mark.parametrize(("recipe", "marked"), [("vit-cifar10", True), ("cifar10-resnet18", False)])
-def test_the_table_of_run_folders_marks_them_too(recipe: str, marked: bool) -> None:
-    spread = Spread(1, 0.9, float("nan"))
-    shared: dict[str, Any] = {"last": spread, "best": spread, "train": spread, "capped": None, "gain": None}
-    figure = recipes.figures(recipe)["lesam"]
-    line = tables.Line(recipe=recipe, scale="paper", label="LE-SAM", paper=figure, **shared)
-    assert (f"{figure[0]:.2f} ± {figure[1]:.2f} {MARK}" in tables.markdown([line])) == marked
-    assert ("not give optimizer, learning rate" in tables.markdown([line])) == marked
-    assert (r"$^\dagger$" in tables.latex([line])) == marked
+@pytest.mark.parametrize(
+    ("recipe", "method", "guess"),
+    [
+        ("vit-cifar10", "lesam", "optimizer, learning rate"),
+        ("imagenet-resnet50", "eigensam", "rho, alpha"),
+        ("imagenet-resnet50", "lesam", ""),
+        ("cifar10-resnet18", "lesam", ""),
+        ("cifar10-resnet18", "lesamplus", "sigma, alpha"),  # of which the paper has no figure
+    ],
+)
+def test_the_table_of_run_folders_marks_them_too(recipe: str, method: str, guess: str, tmp_path: Path) -> None:
+    config = recipes.build(recipe, method=method, scale="paper")
+    run = RunFolder.of(config, tmp_path)
+    run.create(config, {})
+    run.finish({"last": {"test_accuracy": 0.9, "train_accuracy": 1.0}, "best_test_selected": {"test_accuracy": 0.9}})
+    lines = tables.lines(group([run]))
+    text, latex = tables.markdown(lines), tables.latex(lines)
+    figure = figure_text(recipes.figures(recipe).get(method))
+    assert (f"| paper {MARK} |" in text) == bool(guess)
+    assert (f"| {figure} {MARK} |" in text) == (bool(guess) and bool(figure))
+    assert (f"does not give {guess}" in text) == bool(guess)
+    assert (r"$^\dagger$" in latex) == bool(guess)
+    (row,) = csv.DictReader(io.StringIO(tables.comma_separated(lines)))
+    assert row["not_given_by_paper"].startswith(guess)
+    assert bool(row["not_given_by_paper"]) == bool(guess)
 
 
 def test_cutout_is_run_beside_plain_augmentation_with_the_papers_figure_beside_both() -> None:

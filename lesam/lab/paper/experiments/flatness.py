@@ -14,6 +14,7 @@ from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
+from lesam.lab.recipes.recipe import MARK, not_given
 from lesam.lab.report import style
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.folder import RunFolder
@@ -66,7 +67,7 @@ class Flatness:
             "summary": mean_and_spread,
         }
         return Report(
-            tables={"Largest eigenvalue, trace and low-pass filter": table.rows(found)},
+            tables={f"Largest eigenvalue, trace and low-pass filter {MARK}": table.rows(found)},
             rows=[_entry(cell, found) for cell in cells if cell.row in found.results],
             figures={
                 "spectrum": figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look),
@@ -76,6 +77,7 @@ class Flatness:
                 table.notes(found),
                 f"Cross-entropy on {settings.samples} training images without augmentation, BatchNorm in "
                 f"{settings.mode} mode; low-pass filter with noise of standard deviation {settings.lpf_sigma}. "
+                f"{MARK} {not_given('images, mode, noise and numbers of draws')} "
                 "The paper shows figures without numbers, so there is nothing to put beside these.",
                 *found.left_out,
             ],

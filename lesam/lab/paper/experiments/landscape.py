@@ -11,6 +11,7 @@ from lesam.lab.paper.accuracy import rows
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE
+from lesam.lab.recipes.recipe import MARK, not_given
 
 SETTINGS: Mapping[str, LandscapeSettings] = {
     "smoke": LandscapeSettings(points=5, samples=32),
@@ -53,7 +54,7 @@ class LossLandscape:
         head = ["", "loss at the centre", "mean over the plane", "largest"]
         body = [[str(entry["row"]), *(f"{value:.4g}" for value in entry["values"].values())] for entry in entries]
         return Report(
-            tables={"Loss around the trained weights": [head, *body]},
+            tables={f"Loss around the trained weights {MARK}": [head, *body]},
             rows=entries,
             figures={
                 "contour": figures.landscapes(found, highest=highest),
@@ -61,7 +62,8 @@ class LossLandscape:
             },
             notes=[
                 f"{settings.points} x {settings.points} cells, {settings.samples} training images, first seed; "
-                f"figures are cut at a loss of {highest:.3g}."
+                f"figures are cut at a loss of {highest:.3g}.",
+                f"{MARK} {not_given('images, grid and span')}",
             ],
         )
 
