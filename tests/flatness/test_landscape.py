@@ -267,15 +267,15 @@ def test_workers_do_not_outlive_a_killed_process(tmp_path: Path) -> None:
     script, tests = tmp_path / "workers.py", Path(__file__).parents[1]
     script.write_text(WORKERS)
     environment = os.environ | {"PYTHONPATH": str(tests.parent), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, str(script), str(tests)], env=environment, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    workers = [int(pid) for pid in process.stdout.readline().split()]
-    process.kill()
-    process.wait()
+    command = [sys.executable, str(script), str(tests)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        workers = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
     assert workers
     deadline = time.monotonic() + 60
     while any(_running(pid) for pid in workers):
-        assert time.monotonic() < deadline, "a worker goes on"
+        assert time.monotonic() < deadline, "a worker is still running"
         time.sleep(0.05)
 
 

@@ -57,6 +57,8 @@ class Grid:
     quantities: Mapping[str, Quantity] = field(default_factory=lambda: ACCURACIES)
     paper: Callable[[str, str, str], Figure | None] = no_paper
     """Takes row, column and quantity."""
+    label: Callable[[Request, Row], str] = lambda request, row: str(row["row"])
+    """What tables call a row, where that follows from its runs; ``rows`` name it in results."""
     average: str | None = None
     """Heading of a last column with the mean of the others, where the paper has one."""
     draw: Callable[[Request, Sequence[Cell]], Mapping[str, Drawing]] = lambda request, cells: {}
@@ -80,13 +82,14 @@ class Grid:
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Read the quantities of all cells; kept rows stand beside them."""
         rows = self._joined([self._row(cell) for cell in cells], kept)
+        labels = {row["row"]: self.label(request, row) for row in rows}
         spreads = {(row["row"], row["column"]): _spreads(row["values"]) for row in rows}
         if self.average is not None:
             spreads |= self._averages(rows)
         lost = {(row["row"], row["column"]): row["diverged"] for row in rows if row["diverged"]}
         seeds = {(row["row"], row["column"]): len(row["seeds"]) for row in rows}
         return Report(
-            tables={quantity: self._table(quantity, spreads, lost, seeds) for quantity in self.quantities},
+            tables={quantity: self._table(quantity, labels, spreads, lost, seeds) for quantity in self.quantities},
             rows=[
                 *rows,
                 *(self._average_row(row, rows, spreads[row, str(self.average)]) for row in self._averaged(spreads)),
@@ -146,6 +149,7 @@ class Grid:
     def _table(
         self,
         quantity: str,
+        labels: Mapping[str, str],
         spreads: Mapping[tuple[str, Any], Mapping[str, Spread]],
         lost: Mapping[tuple[str, str], Sequence[str]],
         seeds: Mapping[tuple[str, str], int],
@@ -157,7 +161,7 @@ class Grid:
         heads = {column: f"{column} {MARK}" if self._ours(column) else column for column in columns}
         table = [["", *(text for column in columns for text in (heads[column], *["paper"] * (column in with_paper)))]]
         for row in rows:
-            line = [row]
+            line = [labels[row]]
             for column in columns:
                 spread = spreads.get((row, column), {}).get(quantity)
                 text = "" if spread is None else spread.text(1.0) if "%" in quantity else spread.short()

@@ -76,7 +76,8 @@ class Flatness:
             notes=[
                 table.notes(found),
                 f"Cross-entropy on {settings.samples} training images without augmentation, BatchNorm in "
-                f"{settings.mode} mode; low-pass filter with noise of standard deviation {settings.lpf_sigma}. "
+                f"{settings.mode} mode; low-pass filter with noise of standard deviation {settings.lpf_sigma}, "
+                f"over training with {min(settings.lpf_samples, CURVE_SAMPLES)} draws. "
                 f"{MARK} {not_given('images, mode, noise and numbers of draws')} "
                 "The paper shows figures without numbers, so there is nothing to put beside these.",
                 *found.left_out,

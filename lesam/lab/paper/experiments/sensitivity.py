@@ -13,6 +13,7 @@ from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, groups_of
 from lesam.lab.report import plots
+from lesam.lab.runs.folder import Row
 
 SIGMAS = (0.30, 0.35, 0.40, 0.45, 0.50)
 """Budgets of the paper's figure on sensitivity, for a recipe whose own is 0.35."""
@@ -27,6 +28,13 @@ def _budget(sigma: float) -> Variant:
     return Variant(method="lesam", changes=changes)
 
 
+def _label(request: Request, row: Row) -> str:
+    """The budget itself, with a mark behind the recipe's own."""
+    own = Variant(method="lesam").config(row["recipe"], request.scale, 0, request.changes)
+    sigma = row["settings"]["optimizer.sigma"]
+    return f"sigma = {sigma:.3g}" + (" (the recipe's own)" if sigma == own_settings(own.optimizer)["sigma"] else "")
+
+
 def _draw_sensitivity(request: Request, cells: Sequence[Cell]) -> Mapping[str, Drawing]:
     return {"sensitivity": plots.sensitivity(groups_of(cells))}
 
@@ -36,5 +44,6 @@ EXPERIMENT = Grid(
     title="Sensitivity of LE-SAM to its loss budget",
     rows={f"sigma = {sigma:.2f} (times own / 0.35)": _budget(sigma) for sigma in SIGMAS},
     columns=STAGE,
+    label=_label,
     draw=_draw_sensitivity,
 )
