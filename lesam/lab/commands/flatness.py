@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,17 @@ DENSITY_DRAWS = 4
 CHEAP = "--samples 500 --eigenvalues 1 --trace-samples 10"
 
 
+class Asked(FlatnessSettings):
+    """Settings of the command line that remember which were given: the others follow from the scale of the runs."""
+
+    given: dict[str, Any]
+
+    def __init__(self, **given: Any) -> None:
+        """Check all, keep those that were given."""
+        super().__init__(**given)
+        object.__setattr__(self, "given", given)
+
+
 def flatness(
     runs: RunPaths,
     *,
@@ -25,7 +35,7 @@ def flatness(
         list[int],
         Parameter(consume_multiple=True, negative="", help="Finished epochs to measure at; by default the last kept."),
     ] = [],  # noqa: B006 -- cyclopts reads the default, nobody changes it
-    settings: Annotated[FlatnessSettings | None, Parameter(name="*")] = None,
+    settings: Annotated[Asked | None, Parameter(name="*")] = None,
     density: Annotated[bool, Parameter(negative="", help="Also estimate the density of the whole spectrum.")] = False,
     device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
     storage: Annotated[str, Parameter(help="Where Lanczos keeps its basis: device, cpu or a folder.")] = "device",
@@ -34,13 +44,13 @@ def flatness(
     """Measure Hessian eigenvalues, trace and low-pass filter of RUNS on un-augmented training images.
 
     The low-pass filter is measured at every kept checkpoint, the rest after --epochs. Results are kept in the run
-    folders; asked again, the same question is answered from there. Without options about what to measure, runs below
-    the paper's scale get cheaper settings; an estimate of the time is printed before.
+    folders; asked again, the same question is answered from there. Where no run has the paper's scale, defaults are
+    cheaper: 1000 samples, 5 eigenvalues, 20 trace samples, 10 LPF samples. An estimate of the time is printed before.
     """
     from lesam.lab import console
     from lesam.lab.flatness import table
     from lesam.lab.flatness.estimate import estimate, scale_of
-    from lesam.lab.flatness.measures import CHEAPER, gradients
+    from lesam.lab.flatness.measures import CHEAPER, gradients, low_pass_gradients
     from lesam.lab.flatness.survey import survey
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
@@ -54,11 +64,17 @@ def flatness(
             for epoch in wanted:
                 checkpoints.find(run.checkpoints, epoch)
     every = [run for cell in groups for run in cell.runs]
-    if settings is None:
-        settings = FlatnessSettings(**({} if scale_of(every) == "paper" else CHEAPER))
-    if density:
-        settings = replace(settings, density_draws=DENSITY_DRAWS)
-    print(estimate(every, gradients(settings) * len(wanted), settings.samples, CHEAP), flush=True)
+    chosen = FlatnessSettings(
+        **({} if scale_of(every) == "paper" else CHEAPER)
+        | ({"density_draws": DENSITY_DRAWS} if density else {})
+        | ({} if settings is None else settings.given)
+    )
+
+    def work(run: RunFolder) -> float:
+        points = len(checkpoints.epoch_ends(run.checkpoints)) - len(wanted)
+        return len(wanted) * gradients(chosen) + points * low_pass_gradients(chosen)
+
+    print(estimate(every, work, chosen.samples, CHEAP), flush=True)
     basis: Any = storage if storage in ("device", "cpu") else Path(storage)
     with console.measurements() as watch:
 
@@ -68,7 +84,7 @@ def flatness(
         found = survey(
             {cell.title: cell.runs for cell in groups},
             lambda run: wanted,
-            settings=settings,
+            settings=chosen,
             progress=named,
             device=device,
             storage=basis,

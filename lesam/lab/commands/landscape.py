@@ -72,7 +72,10 @@ def landscape(
     for _, run, _ in labelled:  # a mistake should not show after hours
         checkpoints.find(run.checkpoints, epoch)
     losses = points**settings.dimensions * (2 if reestimate_batch_norm else 1)  # a third of a gradient each
-    print(estimate(every, losses / 3 / jobs, samples, "--points 15 --samples 500, or --one-dimensional"), flush=True)
+    print(
+        estimate(every, lambda run: losses / 3 / jobs, samples, "--points 15 --samples 500, or --one-dimensional"),
+        flush=True,
+    )
     with console.measurements() as watch:
         for cell, run, label in labelled:
             found[label] = measure_landscape(

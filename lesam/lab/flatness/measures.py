@@ -96,7 +96,16 @@ def gradients(settings: FlatnessSettings) -> int:
     (607, 84)
     """
     products = 4 * settings.eigenvalues + settings.trace_samples + settings.density_draws * settings.density_steps
-    return 2 * products + -(-settings.lpf_samples // 3)
+    return 2 * products + low_pass_gradients(settings)
+
+
+def low_pass_gradients(settings: FlatnessSettings) -> int:
+    """The same for one point of the low-pass filter over training.
+
+    >>> low_pass_gradients(FlatnessSettings())
+    7
+    """
+    return -(-settings.lpf_samples // 3)
 
 
 class Surface:
