@@ -41,6 +41,11 @@ class ErmPlusPlus(Task):
             raise ValueError("ERM++ averages whole weights, which fsdp cuts into shards: use --strategy ddp")
         if self.settings.leak_gradients and parts.scaler is not None:
             raise ValueError("task.leak_gradients would leak scaled gradients: it has no fp16 path")
+        if self.settings.average_from > parts.times.planned:
+            raise ValueError(
+                f"task.average_from={self.settings.average_from} is after the end of a run of {parts.times.planned} "
+                "steps, which then has no average to be scored by; give an earlier step, or a larger schedule.steps"
+            )
         head = list(classifier(parts.module).parameters())
         self._body = [one for one in parts.module.parameters() if not any(one is other for other in head)]
         self.warm_optimizer = torch.optim.Adam(head, lr=self.settings.warm_start_lr)

@@ -29,6 +29,14 @@ class Timetable:
     head_start: int = 0
     """Steps that another optimizer takes before the run's own, which counts from 0 when it takes over."""
 
+    def __post_init__(self) -> None:
+        """Refuse a head start that is the whole run."""
+        if self.head_start >= self.planned:
+            raise ValueError(
+                f"task.warm_start={self.head_start} leaves none of the {self.planned} steps for the whole network; "
+                "give fewer, or a larger schedule.steps"
+            )
+
     @property
     def planned(self) -> int:
         """Steps over which the schedule is laid out."""

@@ -76,3 +76,19 @@ def test_a_command_refuses_before_it_shows_or_trains_anything(
     assert not list(tmp_path.iterdir())
     assert main(["train", "digits", "--method", "sgd", "--scale", "smoke", "--switch-at", "1"]) == 2
     assert "sgd is one itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "complaint"),
+    [
+        ("vit-cifar10", "schedule.steps=1", r"schedule\.lr_warmup=2 lies beyond the end of the run, which has 1 steps"),
+        ("pacs-photo", "schedule.steps=4", r"task\.warm_start=4 leaves none of the 4 steps"),
+        ("pacs-photo", "schedule.steps=9", r"task\.average_from=10 is after the end of a run of 9 steps"),
+    ],
+)
+def test_a_length_that_leaves_its_dependants_behind_is_refused(
+    recipe: str, change: str, complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        train(smoke(recipe, change, "system.accelerator=cpu", method="adam"), runs=tmp_path, progress=Silent())
+    assert not list(tmp_path.iterdir())
