@@ -78,8 +78,11 @@ def spectrum(
             colour = _colour(colours, label, number)
             shares = [1 / len(found)] * len(pooled)
             axis.hist(pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text)
-        axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue", yscale="symlog")
+        axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue")
         axis.legend(fontsize="small")
+    tallest = max(patch.get_height() for axis in axes for patch in axis.patches)
+    if tallest > 10:  # with few counts a logarithmic scale has hardly a tick
+        axes[0].set_yscale("symlog", linthresh=1)
     axes[0].set_ylabel("count")
     return figure
 
@@ -108,8 +111,9 @@ def low_pass(
             points = [summary([getattr(each, number_of) for each in runs]) for runs in found]
             errors = [_error(point, runs[0].stderr) for point, runs in zip(points, found, strict=True)]
             axis.errorbar(order, [mean for mean, _ in points], errors, label=label, color=colour, marker=".", capsize=2)
-    axes[0].set(xlabel="epoch", ylabel="loss under weight noise")
-    axes[1].set(xlabel="epoch", ylabel="added by the noise")
+    for axis, words in zip(axes, ("loss under weight noise", "added by the noise"), strict=True):
+        axis.set(xlabel="epoch", ylabel=words)
+        axis.locator_params(axis="x", integer=True)
     axes[0].legend()
     return figure
 
@@ -160,13 +164,14 @@ def landscapes(
     low, high = float(known.min()), float(known.max()) if highest is None else highest
     if kind == "line":
         figure, (axis,) = _panels(1, 1, share=True)
+        figure.set_figwidth(6.5)  # the legend stands beside the lines, which it would hide
         for number, (label, found) in enumerate(results.items()):
             colour = _colour(colours, label, number)
             style = ("-", "--", ":", "-.")[[line.get_color() for line in axis.lines].count(colour) % 4]
             axis.plot(found.x.tolist(), found.loss.tolist(), style, label=label, color=colour)
         axis.set(xlabel="along a random direction", ylabel="loss", ylim=(low - 0.03 * (high - low), high))
         axis.locator_params(axis="x", nbins=5)
-        axis.legend()
+        figure.legend(loc="outside right upper", fontsize="small")
         return figure
     figure, axes = _panels(1, len(results), share=True, surface=kind == "surface")
     steps = torch.linspace(low, high, levels).tolist()

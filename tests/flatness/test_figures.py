@@ -34,6 +34,7 @@ def test_spectrum_counts_every_eigenvalue_in_common_bins(tmp_path: Path) -> None
     assert [axis.get_title() for axis in figure.axes] == ["epoch 100", "epoch 200"]
     for axis in figure.axes:
         assert sum(patch.get_height() for patch in axis.patches) == 10
+    assert figure.axes[0].get_yscale() == "linear"  # few counts
     text = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
     assert f"{traces['flat'][100].estimate:.4g}" in text[1]
     for path in figures.save(figure, tmp_path / "deep" / "spectrum.png"):
@@ -102,4 +103,6 @@ def test_lines_are_not_bent_at_the_limit() -> None:
     (axis,) = figures.landscapes(results, "line", highest=highest, colours=dict.fromkeys(results, "red")).axes
     np.testing.assert_array_equal(axis.lines[0].get_ydata(), results["one"].loss.numpy())
     assert axis.get_ylim()[1] == highest
+    assert axis.get_legend() is None  # it stands beside the lines
+    assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ["one", "two"]
     assert axis.lines[0].get_linestyle() != axis.lines[1].get_linestyle()  # equal colours: told apart otherwise

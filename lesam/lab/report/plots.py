@@ -26,7 +26,7 @@ def curves(groups: Sequence[Group]) -> Figure:
     figure, axes = panels(3, width=13)
     for axis, metric in zip(axes, ("test_accuracy", "train_accuracy", "train_loss"), strict=True):
         draw(axis, groups, metric)
-    axes[2].set_yscale("log")
+    logarithmic(axes[2])
     axes[0].legend(fontsize="small")
     return figure
 
@@ -107,6 +107,7 @@ def flatness(groups: Sequence[Group]) -> Figure:
             axis.plot(list(points), list(points.values()), ".-", color=colours[name], label=label)
         axis.grid(alpha=0.3)
         axis.set(xlabel="epoch", ylabel=labels[metric])
+        whole_epochs(axis)
     axes[0].legend(fontsize="small")
     return figure
 
@@ -162,7 +163,21 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
         axis.set_ylim(max(axis.get_ylim()[0], 0.0), min(axis.get_ylim()[1], 101.0))
     axis.grid(alpha=0.3)
     axis.set_xlabel("epoch")
+    whole_epochs(axis)
     axis.set_ylabel(metric.replace("_", " ") + (" (%)" if metric.endswith(PERCENT) else ""))
+
+
+def whole_epochs(axis: Axes) -> None:
+    """No ticks between epochs, also where there are few of them."""
+    axis.locator_params(axis="x", integer=True)
+
+
+def logarithmic(axis: Axes) -> None:
+    """A logarithmic scale where the curves span a factor of ten; below that it has hardly a tick."""
+    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axis.lines] or [np.ones(1)])
+    positive = heights[np.isfinite(heights) & (heights > 0)]
+    if len(positive) and positive.max() >= 10 * positive.min():
+        axis.set_yscale("log")
 
 
 def over_seeds(runs: Sequence[Sequence[Row]], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -67,3 +67,15 @@ def test_seeds_of_unequal_length_are_drawn_to_the_end_of_the_longest(tmp_path: P
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx([20.0, 30.0, 90.0])
     assert "n = 2 up to epoch 1" in str(line.get_label())
+
+
+def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: Path) -> None:
+    with_rows(tmp_path, [0.1, 0.3])
+    figure = plots.curves(group(find_runs([tmp_path])))
+    figure.canvas.draw()
+    assert all(tick == round(tick) for axis in figure.axes for tick in axis.get_xticks())
+    accuracy, _, loss = figure.axes
+    assert loss.get_yscale() == "linear"
+    accuracy.plot([1, 2], [1e-3, 1.0])
+    plots.logarithmic(accuracy)
+    assert accuracy.get_yscale() == "log"

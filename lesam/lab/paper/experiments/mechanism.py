@@ -19,7 +19,7 @@ from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
-from lesam.lab.report import style
+from lesam.lab.report import plots, style
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.statistics import Spread
 
@@ -150,6 +150,7 @@ def _draw_terms(measured: Mapping[str, Measured], cells: Sequence[Cell]) -> Draw
     for axis in (left, middle, right):
         axis.legend(fontsize="small")
         axis.grid(alpha=0.3)
+        plots.whole_epochs(axis)
     return figure
 
 

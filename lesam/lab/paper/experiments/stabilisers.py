@@ -22,8 +22,8 @@ def _draw_stabilisers(request: Request, cells: Sequence[Cell]) -> Mapping[str, D
     names = {each.title: first[run.path] for each in groups for run in each.runs if run.path in first}
     for axis, metric in zip(axes, ("test_accuracy", "rho", "train_loss"), strict=True):
         plots.draw(axis, groups, metric, names=names)
-    axes[1].set_yscale("log")
-    axes[2].set_yscale("log")
+    plots.logarithmic(axes[1])
+    plots.logarithmic(axes[2])
     axes[0].legend(fontsize="small")
     return {"stabilisers": figure}
 
