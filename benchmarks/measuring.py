@@ -1,66 +1,19 @@
-"""What the benchmarks count with, and how they report."""
+"""A stand-in for a network, and how the benchmarks report; they count with `lesam.optim.selfcheck.counting`."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
 import subprocess
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 RESULTS = Path(__file__).parent / "results"
-HOST_READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero"}
-
-
-class Operations(TorchDispatchMode):
-    """Counts dispatched operations, and among them those that hand a device value to the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names[func._schema.name] += 1
-        return func(*args, **(kwargs or {}))
-
-    @property
-    def total(self) -> int:
-        return sum(self.names.values())
-
-    @property
-    def host_reads(self) -> int:
-        return sum(number for name, number in self.names.items() if name in HOST_READS)
-
-
-class Bytes:
-    """Follows the bytes that torch's CPU allocator hands out inside.
-
-    ``peak`` is how many more there were at the worst moment, ``left`` how many more at the end.
-    """
-
-    def __enter__(self) -> Bytes:
-        gc.collect()  # what is left of earlier work would be freed inside
-        self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
-        self._profile.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._profile.__exit__(*error)
-        results = self._profile.profiler.kineto_results
-        moves = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
-        now = self.peak = 0
-        for _, size in moves:
-            now += size
-            self.peak = max(self.peak, now)
-        self.left = now
 
 
 class _Link(torch.autograd.Function):

@@ -21,10 +21,11 @@ from collections.abc import Callable
 import pytorch_optimizer
 import torch
 import torchvision
-from measuring import Bytes, Gradients, Operations, report, table
+from measuring import Gradients, report, table
 from torch import Tensor, nn
 
 import lesam
+from lesam.optim.selfcheck.counting import Bytes, Operations
 
 Build = Callable[[], list[Tensor]]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measuring import Bytes, Operations
 from lesam.optim._arithmetic import Scratch, Space, clone_all, copy_all_
+from lesam.optim.selfcheck.counting import Bytes, Operations
 
 BFLOAT16 = torch.bfloat16
 LARGEST, SMALLEST_NORMAL = torch.finfo(BFLOAT16).max, torch.finfo(BFLOAT16).tiny

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import lesam
-from benchmarks.measuring import Bytes, Gradients, Operations
+from benchmarks.measuring import Gradients
+from lesam.optim.selfcheck.counting import Bytes, Operations
 
 from .cases import Case, batches, closure_for, every_method, network
 

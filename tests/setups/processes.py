@@ -6,7 +6,6 @@ import datetime
 import fcntl
 import multiprocessing
 import os
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+
+from lesam.optim.selfcheck.processes import run_together
 
 WORLD = 2
 #: Tests that start processes run one after another, in one worker of pytest-xdist.
@@ -46,17 +47,7 @@ def together(name: str, scenarios: Mapping[str, Scenario], factory: pytest.TempP
 def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 200.0) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(rank, dict(scenarios), folder)) for rank in range(WORLD)]
-    deadline = time.monotonic() + timeout
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-    finally:
-        for worker in workers:
-            if worker.is_alive():
-                worker.kill()
-            worker.join()
+    run_together(workers, timeout)
 
 
 class Outcomes:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import lesam
-from benchmarks.measuring import Bytes, Gradients, Operations
+from benchmarks.measuring import Gradients
+from lesam.optim.selfcheck.counting import Bytes, Operations
 
 from ..optim.cases import BASES, Case, batches, every_method, flat, network
 from ..optim.faults import bits, both_styles, same_bits, step_once

@@ -18,7 +18,6 @@ from lesam.flatness import (
     HessianOperator,
     LowPass,
     Measurement,
-    Progress,
     SpectralDensity,
     Storage,
     TraceEstimate,
@@ -166,30 +165,21 @@ class Measure:
     tracking: Tracking | None = None
 
 
-def _eigenvalues(
-    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
-) -> Eigenvalues:
-    return top_eigenvalues(surface.hessian, **options, storage=storage, progress=progress)
+def _with_basis(measure: Callable[..., Measurement]) -> Callable[..., Measurement]:
+    """A measure by Lanczos, which keeps a basis in ``storage``."""
+
+    def take(surface: Surface, **options: Any) -> Measurement:
+        return measure(surface.hessian, **options)
+
+    return take
 
 
-def _trace(
-    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
-) -> TraceEstimate:
-    return trace(surface.hessian, **options, progress=progress)
+def _trace(surface: Surface, *, storage: Storage = "device", **options: Any) -> TraceEstimate:
+    return trace(surface.hessian, **options)
 
 
-def _density(
-    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
-) -> SpectralDensity:
-    return spectral_density(surface.hessian, **options, storage=storage, progress=progress)
-
-
-def _low_pass(
-    surface: Surface, *, storage: Storage = "device", progress: Progress | None = None, **options: Any
-) -> LowPass:
-    return low_pass_filter(
-        surface.model, loss_function, surface.images, **options, mode=surface.mode, progress=progress
-    )
+def _low_pass(surface: Surface, *, storage: Storage = "device", **options: Any) -> LowPass:
+    return low_pass_filter(surface.model, loss_function, surface.images, **options, mode=surface.mode)
 
 
 MEASURES: dict[str, Measure] = {
@@ -206,7 +196,7 @@ MEASURES: dict[str, Measure] = {
                 "tolerance": chosen.tolerance,
                 "seed": chosen.seed,
             },
-            take=_eigenvalues,
+            take=_with_basis(top_eigenvalues),
             columns={
                 "top_eigenvalue": Column(
                     heading="eigenvalue",
@@ -254,7 +244,7 @@ MEASURES: dict[str, Measure] = {
                 "steps": chosen.density_steps,
                 "seed": chosen.seed,
             },
-            take=_density,
+            take=_with_basis(spectral_density),
         ),
         Measure(
             name="lpf",

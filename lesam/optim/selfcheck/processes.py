@@ -7,7 +7,8 @@ import multiprocessing
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +75,11 @@ def _compared(device: torch.device, wrap: Callable[..., nn.Module]) -> Measured:
 
 
 def _together(kind: str, wrap: Callable[..., nn.Module]) -> dict[str, list[Any]]:
-    """The weights that each process reaches with each method. The processes are gone afterwards, whatever happens."""
+    """The weights that each process reaches with each method."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         workers = [context.Process(target=_work, args=(rank, kind, wrap, folder), daemon=True) for rank in range(WORLD)]
-        deadline = time.monotonic() + SECONDS
-        try:
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join(max(0.0, deadline - time.monotonic()))
-        finally:
-            for worker in workers:
-                if worker.pid is not None and worker.is_alive():
-                    worker.kill()
-                    worker.join()
+        run_together(workers, SECONDS)
         answers = [Path(folder) / f"{rank}.pt" for rank in range(WORLD)]
         if not all(answer.exists() for answer in answers):
             codes = ", ".join(str(worker.exitcode) for worker in workers)
@@ -100,6 +91,21 @@ def _together(kind: str, wrap: Callable[..., nn.Module]) -> dict[str, list[Any]]
         if "error" in result:
             raise BrokenPromiseError(result["error"])
     return {name: [result[name] for result in results] for name in METHODS}
+
+
+def run_together(workers: Sequence[BaseProcess], seconds: float) -> None:
+    """Start processes and wait for them. They are gone afterwards, whatever happens."""
+    deadline = time.monotonic() + seconds
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for worker in workers:
+            if worker.pid is not None and worker.is_alive():
+                worker.kill()
+                worker.join()
 
 
 def _work(rank: int, kind: str, wrap: Callable[..., nn.Module], folder: str) -> None:
