@@ -34,6 +34,8 @@ def perturb(loop: Loop, around: ExitStack, step: Step, keep_gradient: bool) -> T
     g: Vector | None = space.gradients() if direction.passes == 2 else None
     g_norm = None if g is None else space.norm(g)
     ascent = Ascent(step.number, space, memory, g, g_norm, bases)
+    if g is None and all(p.grad is not None for p in members):
+        g_norm = space.norm(space.gradients())  # clean() was used around a one-pass step: to be looked at only
     climbed = climb(loop.parts, ascent, keep_gradient or bool(direction.remembers))
 
     space.copy_(memory.scratch("backup").vector(space), space.weights())

@@ -289,3 +289,20 @@ def test_local_pairs_need_clean_in_each():
             scene.backward()
     scene.refused(lambda: scene.enter("perturbed"), "clean")
     scene.still_works()
+
+
+@pytest.mark.parametrize("method", [lesam.MSAM, lesam.S2SAM])
+def test_clean_around_a_one_pass_step_shows_the_norm_of_its_gradient(method: Any):
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(5, 3)
+    opt = method(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), rho=0.1)
+    for step in range(3):
+        opt.zero_grad()
+        with opt.clean():
+            model(x).square().mean().backward()
+            norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        with opt.perturbed():
+            model(x).square().mean().backward()
+        opt.step()
+        if step:  # nothing is climbed before there is a buffer
+            torch.testing.assert_close(opt.last.grad_norm, norm)
