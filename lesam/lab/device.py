@@ -1,4 +1,4 @@
-"""Which device to measure on, and what suits it: the memory format of images, the widest floating-point type."""
+"""Which device to measure on, and what suits it: memory format, widest floating-point type, random generators."""
 
 from __future__ import annotations
 
@@ -57,6 +57,22 @@ def _dangerous(module: nn.Module) -> bool:
         and module.stride != (1, 1)
         and module.in_channels < NARROW
     )
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the global generators that a run on a device draws from: the CPU's and the device's own.
+
+    The same numbers follow as after ``torch.manual_seed``, which also seeds every other device and, where there is none,
+    writes down where it was called: half a millisecond, which small networks would spend in every step.
+
+    >>> seed_generators(3, torch.device("cpu"))
+    >>> ours = torch.rand(2)
+    >>> torch.equal(ours, torch.rand(2, generator=torch.manual_seed(3)))
+    True
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def widest_float(device: torch.device) -> torch.dtype:

@@ -17,7 +17,7 @@ from lesam.lab.config.checks import check_times
 from lesam.lab.config.run import RunConfig
 from lesam.lab.data.loading import Pipeline, load_splits
 from lesam.lab.data.seeds import mix
-from lesam.lab.device import channels_last
+from lesam.lab.device import channels_last, seed_generators
 from lesam.lab.runs.checkpoint import Checkpoint
 from lesam.lab.tasks import make_task
 from lesam.lab.tasks.metrics import Meter
@@ -110,7 +110,7 @@ class Session:
             self.optimizer.state.clear()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optimizer.lr * self.times.lr_factor(step)
-        torch.manual_seed(mix("step", self.config.seed, step, self.fabric.global_rank))
+        seed_generators(mix("step", self.config.seed, step, self.fabric.global_rank), self.fabric.device)
         seen, correct = self.task.step(batch, step)
         self.meter.add(seen, correct, len(batch[-1]))
         self.batch += 1
