@@ -1,7 +1,8 @@
 """What an experiment would cost: its runs as commands, with an estimate of the time and disk that each takes.
 
-An estimate follows from finished runs of the same recipe and scale where there are some. Otherwise the operations of
-the network are counted and divided by what this machine reaches in a convolution: right to a factor of two or three.
+Time is measured where runs of the same recipe, scale, network and batch size are finished: on those of the same method,
+or else on those of others by the passes a step. Otherwise the operations of the network are counted and divided by what
+this machine reaches in a convolution: right to a factor of two or three. Every line says which it was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import shlex
 import shutil
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lesam
 from lesam.lab import models, recipes
-from lesam.lab.config.optimizer import PLAIN
+from lesam.lab.config.optimizer import PLAIN, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import paths, to_plain
 from lesam.lab.device import measuring_device
@@ -49,12 +51,18 @@ _DATA: Mapping[str, tuple[int, int, int]] = {
 }
 
 
+COUNTED = "counted"
+"""Basis of a time that follows from operations and passes a step, not from runs."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """Seconds of training and bytes of checkpoints that stay."""
 
     seconds: float
     size: float
+    basis: str
+    """Where the seconds come from."""
 
 
 def lines(experiment: Experiment, request: Request, output: Path, planned: Sequence[Planned]) -> Iterator[str]:
@@ -77,18 +85,20 @@ def lines(experiment: Experiment, request: Request, output: Path, planned: Seque
             "command by as many (torchrun, or --set system.devices=N), or it trains those runs anew"
         )
     yield from (f"# {words}" for words in unkept)
-    total = Estimate(seconds=0.0, size=0.0)
-    for config in missing:
-        one = estimate(config, request.runs)
-        total = Estimate(seconds=total.seconds + one.seconds, size=total.size + one.size)
-        yield f"{command(config, request.runs)}  # about {_duration(one.seconds)}, {_bytes(one.size)}"
+    estimates = [estimate(config, request.runs) for config in missing]
+    for config, one in zip(missing, estimates, strict=True):
+        yield f"{command(config, request.runs)}  # about {_duration(one.seconds)} ({one.basis}), {_bytes(one.size)}"
     if missing:
+        seconds, size = (math.fsum(getattr(one, name) for one in estimates) for name in ("seconds", "size"))
         parent = next(path for path in (request.runs.absolute(), *request.runs.absolute().parents) if path.exists())
         free = shutil.disk_usage(parent).free
         yield (
-            f"# all: about {_duration(total.seconds)} one after another on this machine "
-            f"({measuring_device(None, float64=False)}), {_bytes(total.size)} of disk; {_bytes(free)} are free"
+            f"# all: about {_duration(seconds)} one after another on this machine "
+            f"({measuring_device(None, float64=False)}), {_bytes(size)} of disk; {_bytes(free)} are free"
         )
+        counted = sum(one.basis == COUNTED for one in estimates)
+        if counted:
+            yield f"# {counted} of the times are counted, not measured: right to a factor of two or three"
     yield f"{_again(experiment, request, output)}  # trains what is missing, evaluates, writes the result"
 
 
@@ -107,19 +117,17 @@ def command(config: RunConfig, runs: Path) -> str:
 def estimate(config: RunConfig, runs: Path) -> Estimate:
     """What a run takes."""
     steps = _steps(config)
-    passes = _passes(config.method)
-    if config.schedule.switch_at is not None:
-        late = 1 - config.schedule.switch_at / config.schedule.epochs
-        passes = 1 + (passes - 1) * late
-    per_pass = _seen(config, runs)
     options = {name: value for name, value in config.model.options.items() if name != "weights"}
     weights, operations = _network(config.model.name, json.dumps(options), *_input(config))
-    if per_pass is None:  # a backward pass is twice a forward pass
-        per_pass = 3 * operations * config.data.batch_size / _speed()
+    measured = _measured(config, runs)
+    if measured is None:  # a backward pass is twice a forward pass
+        per_step, basis = _passes(config) * 3 * operations * config.data.batch_size / _speed(), COUNTED
+    else:
+        per_step, basis = measured
     twice = 2 if config.task.two_passes else 1  # a first pass chooses the length
     state = 2 if config.optimizer.base in ("adam", "adamw") or config.method in ("adam", "adamw") else 1
     kept = len(config.record.keep_epochs) + config.record.keep
-    return Estimate(seconds=twice * steps * passes * per_pass, size=twice * 4 * weights * (1 + state) * kept)
+    return Estimate(seconds=twice * steps * per_step, size=twice * 4 * weights * (1 + state) * kept, basis=basis)
 
 
 def _steps(config: RunConfig) -> int:
@@ -138,25 +146,37 @@ def _share(imbalance: float, classes: int) -> float:
     return math.fsum(imbalance ** (-number / (classes - 1)) for number in range(classes)) / classes
 
 
-def _seen(config: RunConfig, runs: Path) -> float | None:
-    """Seconds of one pass of one step in a finished run of the same recipe and scale."""
+def _measured(config: RunConfig, runs: Path) -> tuple[float, str] | None:
+    """Seconds of a step as finished runs of the same recipe and scale took, and which runs those were."""
+    steps: dict[str, list[float]] = {}
+    passes: dict[str, list[float]] = {}
     for path in sorted(runs.glob(f"{config.recipe}-{config.scale}-*/summary.json")):
         run = RunFolder(path.parent)
         try:
             summary, other = run.summary() or {}, run.config()
-            steps = summary["last"]["step"] * summary["last"].get("passes", _passes(other.method))
-            if other.data.batch_size == config.data.batch_size and other.model == config.model and steps:
-                return float(summary["seconds"]) / float(steps)
-        except (ValueError, KeyError, TypeError):  # a folder that cannot be read says nothing about time
+            seconds = float(summary["seconds"]) / float(summary["last"]["step"])
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):  # what cannot be read says nothing about time
             continue
+        if other.data.batch_size == config.data.batch_size and other.model == config.model:
+            passes.setdefault(other.method, []).append(seconds / _passes(other))
+            if other.schedule.switch_at == config.schedule.switch_at:
+                steps.setdefault(other.method, []).append(seconds)
+    if own := steps.get(config.method):
+        return statistics.median(own), f"measured on {len(own)} of {title(config.method)}"
+    if passes:
+        per_pass = statistics.median(value for values in passes.values() for value in values)
+        return per_pass * _passes(config), f"measured on {', '.join(map(title, passes))} by passes a step"
     return None
 
 
-def _passes(method: str) -> float:
-    if method in PLAIN:
+def _passes(config: RunConfig) -> float:
+    """Forward-backward passes of a step, on average over the run."""
+    if config.method in PLAIN:
         return 1
     base = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-    return float(lesam.METHODS[method](base).passes)
+    whole = float(lesam.METHODS[config.method](base).passes)
+    at = config.schedule.switch_at
+    return whole if at is None else 1 + (whole - 1) * (1 - at / config.schedule.epochs)
 
 
 def _input(config: RunConfig) -> tuple[int, int, int]:

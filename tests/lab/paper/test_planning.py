@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lesam.lab import models, paper
+from lesam.lab import models, paper, recipes
 from lesam.lab.cli import main
-from lesam.lab.config.text import from_json
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import from_json, override
 from lesam.lab.paper import planning
 from lesam.lab.paper.experiment import Request
 from lesam.lab.runs.folder import RunFolder
@@ -45,7 +47,7 @@ def test_every_experiment_at_the_papers_scale_is_planned_without_data(
     assert len(commands) == len(planned) + 1
     assert shlex.split(commands[-1], comments=True)[:3] == ["lesam", "reproduce", name]
     for command in commands[:-1]:
-        assert re.search(r"  # about [\d.]+ (s|min|h|days), [\d.]+ (kB|MB|GB|TB)$", command)
+        assert re.search(r"  # about [\d.]+ (s|min|h|days) \(counted\), [\d.]+ (kB|MB|GB|TB)$", command)
     for command in {commands[0], commands[-2]} if planned else ():  # the configuration, with what is no identity
         found = trained_by(command, capsys)
         assert found == planned[found.folder_name]
@@ -91,6 +93,35 @@ def test_disk_is_weights_and_momentum_of_every_checkpoint_that_stays(tmp_path: P
     weights = sum(weight.numel() for weight in models.build("resnet18", 10).parameters())
     kept = len(run.record.keep_epochs) + run.record.keep
     assert planning.estimate(run, tmp_path).size == pytest.approx(kept * 2 * 4 * weights)
+
+
+def done(config: RunConfig, runs: Path, *, seconds: float, steps: int) -> None:
+    folder = RunFolder.of(config, runs)
+    folder.create(config, {})
+    folder.finish({"folder": folder.path.name, "last": {"step": steps}, "seconds": seconds})
+
+
+def test_times_are_those_of_finished_runs_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """391 steps of 200 epochs: SGD's pass takes 10 ms, SAM's run says more than twice that."""
+    sgd, sam = (recipes.build("cifar10-resnet18", method=name, scale="paper") for name in ("sgd", "sam"))
+    counted = planning.estimate(sam, tmp_path)
+    assert counted.basis == "counted"
+    done(replace(sgd, seed=5), tmp_path, seconds=10.0, steps=1000)
+    by_passes = planning.estimate(sam, tmp_path)
+    assert by_passes.seconds == pytest.approx(200 * 391 * 2 * 0.01)
+    assert by_passes.basis == "measured on SGD by passes a step"
+    for seed, seconds in ((5, 24.0), (6, 25.0), (7, 90.0)):  # the machine was busy once
+        done(replace(sam, seed=seed), tmp_path, seconds=seconds, steps=1000)
+    own = planning.estimate(sam, tmp_path)
+    assert own.seconds == pytest.approx(200 * 391 * 0.025)
+    assert own.basis == "measured on 3 of SAM"
+    done(replace(override(sam, ["data.batch_size=64"]), seed=8), tmp_path, seconds=1e9, steps=1)
+    assert planning.estimate(sam, tmp_path) == own, "another batch size takes another time"
+    assert main(["reproduce", "cifar", "--plan", "--scale", "paper", "--seeds", "0", "--runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(line for line in lines if "cifar10-resnet18 --method sam" in line)
+    assert "(measured on 3 of SAM)" in first
+    assert lines[-2] == "# 35 of the times are counted, not measured: right to a factor of two or three"
 
 
 def test_two_passes_take_twice_as_long_as_one(tmp_path: Path) -> None:
