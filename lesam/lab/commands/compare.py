@@ -44,7 +44,7 @@ def compare(
         results = comparing.compare(
             runs=output / "runs",
             seeds=seeds,
-            jobs=jobs or os.cpu_count() or 1,
+            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
             scale=scale,
             methods=methods,
             progress=display,

@@ -53,7 +53,6 @@ def sweep(
     if bool(grid) == bool(search):
         raise ValueError("a sweep needs either --grid or --search")
     seeds = distinct(seeds)
-    runs.mkdir(parents=True, exist_ok=True)
     if grid:
         settings = gridding.parse_grid(grid)
         with Display(len(settings) * len(seeds)) as display:
@@ -68,6 +67,8 @@ def sweep(
         raise_if_failed(failed, ended)
         return
     ranges = [searching.Range.parse(text) for text in search]
+    if trials < 1:
+        raise ValueError(f"--trials must be at least 1, got {trials}")
     with Display(None) as display:
         found = searching.search(
             build,

@@ -66,6 +66,8 @@ def compare(
     progress: Callable[[Event], None] = lambda event: None,
 ) -> list[Comparison]:
     """Search, then repeat the winners with fresh seeds. Finished runs are not repeated."""
+    if SEARCH_SEED in seeds:
+        raise ValueError(f"seed {SEARCH_SEED} chooses the settings; compare with others, as in --seeds 10 11 12")
     searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, progress=progress)
     winners: dict[str, tuple[str, ...]] = {}
     scores: dict[str, float] = {}

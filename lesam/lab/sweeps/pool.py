@@ -53,6 +53,8 @@ class Pool:
         """Name where run folders lie and how many processes train at a time."""
         if jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {jobs}")
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
         self._runs, self._size, self._threads = str(runs), jobs, threads
         self._context = _context()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lesam.lab.config.checks import check
 from lesam.lab.config.run import RunConfig
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.grid import Build
@@ -86,7 +87,11 @@ def search(
     """
     import optuna
 
-    _check_validation(build([item.example for item in ranges], seeds[0]))
+    example = build([item.example for item in ranges], seeds[0])
+    _check_validation(example)
+    check(example)
+    pool = Pool(runs=runs, jobs=jobs, threads=threads)
+    runs.mkdir(parents=True, exist_ok=True)  # the study may lie beside the runs
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         study_name=study_name,
@@ -123,7 +128,7 @@ def search(
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         progress(event)
 
-    Pool(runs=runs, jobs=jobs, threads=threads).run(proposals(), record)
+    pool.run(proposals(), record)
     return study
 
 

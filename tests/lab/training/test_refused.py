@@ -74,6 +74,23 @@ def test_a_command_refuses_before_it_shows_or_trains_anything(
         assert "schedule.lr_gamma must be above 0, got 0.0" in captured.err
         assert not captured.out
     assert not list(tmp_path.iterdir())
+    for command, complaint in (
+        (["sweep", "digits", "--grid", "optimizer.sigma=-0.1,much", "--runs"], "must be of type float, got 'much'"),
+        (
+            ["sweep", "digits", "--grid", "optimizer.sigma=0.1", "--threads", "0", "--runs"],
+            "threads must be at least 1",
+        ),
+        (["sweep", "digits", "--search", "optimizer.lr=0,1", "--runs"], "optimizer.lr must be above 0"),
+        (
+            ["sweep", "digits", "--search", "optimizer.lr=0.1,1", "--trials", "0", "--runs"],
+            "--trials must be at least 1",
+        ),
+        (["compare", "--jobs", "0", "-o"], "jobs must be at least 1"),
+        (["compare", "--seeds", "1000", "-o"], "seed 1000 chooses the settings"),
+    ):
+        assert main([*command, str(tmp_path / "none"), "--scale", "smoke"]) == 2
+        assert complaint in capsys.readouterr().err
+        assert not (tmp_path / "none").exists(), command
     assert main(["train", "digits", "--method", "sgd", "--scale", "smoke", "--switch-at", "1"]) == 2
     assert "sgd is one itself" in capsys.readouterr().err
 
