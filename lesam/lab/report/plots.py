@@ -27,7 +27,7 @@ def curves(groups: Sequence[Group]) -> Figure:
     for axis, metric in zip(axes, ("test_accuracy", "train_accuracy", "train_loss"), strict=True):
         draw(axis, groups, metric)
     logarithmic(axes[2])
-    axes[0].legend(fontsize="small")
+    shared_legend(figure)
     return figure
 
 
@@ -37,10 +37,11 @@ def radius(groups: Sequence[Group]) -> Figure:
     figure, axes = panels(4, width=16)
     for axis, metric in zip(axes, ("rho", "grad_norm", "capped", "sharpness"), strict=True):
         draw(axis, groups, metric)
+    looks = style.looks_of(groups)
     for group in groups:
-        _range_of_radius(axes[0], group)
+        _range_of_radius(axes[0], group, looks[group.title].colour)
     axes[2].set_ylim(-3, 103)
-    axes[1].legend(fontsize="small")
+    shared_legend(figure)
     return figure
 
 
@@ -108,7 +109,7 @@ def flatness(groups: Sequence[Group]) -> Figure:
         axis.grid(alpha=0.3)
         axis.set(xlabel="epoch", ylabel=labels[metric])
         whole_epochs(axis)
-    axes[0].legend(fontsize="small")
+    shared_legend(figure)
     return figure
 
 
@@ -170,6 +171,16 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
 def whole_epochs(axis: Axes) -> None:
     """No ticks between epochs, also where there are few of them."""
     axis.locator_params(axis="x", integer=True)
+
+
+def shared_legend(figure: Figure) -> None:
+    """One legend below all panels, where it hides no curve however long its labels are."""
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    columns = 2 if any(len(label) > 30 for label in entries) else 5
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, fontsize="small")
 
 
 def logarithmic(axis: Axes) -> None:
@@ -234,8 +245,8 @@ def _cross(axis: Axes, value: float, spread: Spread) -> None:
     axis.plot([value], [spread.mean * 100], "x", color="black", zorder=5, label="" if label in known else label)
 
 
-def _range_of_radius(axis: Axes, group: Group) -> None:
+def _range_of_radius(axis: Axes, group: Group, colour: str) -> None:
     """The smallest and largest radius of each epoch, lightly."""
     for bound in ("rho_min", "rho_max"):
         epochs, mean, _ = over_seeds(group.rows(), bound)
-        axis.plot(epochs, mean, color=style.colour(group.config.method), linewidth=0.5, alpha=0.6)
+        axis.plot(epochs, mean, color=colour, linewidth=0.5, alpha=0.6)

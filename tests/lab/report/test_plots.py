@@ -75,6 +75,8 @@ def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: 
     figure.canvas.draw()
     assert all(tick == round(tick) for axis in figure.axes for tick in axis.get_xticks())
     accuracy, _, loss = figure.axes
+    assert all(axis.get_legend() is None for axis in figure.axes)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["LE-SAM"]  # once for all panels
     assert loss.get_yscale() == "linear"
     accuracy.plot([1, 2], [1e-3, 1.0])
     plots.logarithmic(accuracy)

@@ -24,7 +24,7 @@ def _draw_stabilisers(request: Request, cells: Sequence[Cell]) -> Mapping[str, D
         plots.draw(axis, groups, metric, names=names)
     plots.logarithmic(axes[1])
     plots.logarithmic(axes[2])
-    axes[0].legend(fontsize="small")
+    plots.shared_legend(figure)
     return {"stabilisers": figure}
 
 
