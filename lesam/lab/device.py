@@ -62,8 +62,8 @@ def _dangerous(module: nn.Module) -> bool:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the global generators that a run on a device draws from: the CPU's and the device's own.
 
-    The same numbers follow as after ``torch.manual_seed``, which also seeds every other device and, where there is none,
-    writes down where it was called: half a millisecond, which small networks would spend in every step.
+    The same numbers follow as after ``torch.manual_seed``, which also seeds every other device, and where there is none
+    writes down where it was called: half a millisecond that small networks would spend in every step.
 
     >>> seed_generators(3, torch.device("cpu"))
     >>> ours = torch.rand(2)

@@ -17,18 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
-from lesam.lab.config.run import RunConfig
-from lesam.lab.config.text import override
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import LOST, has_diverged
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.pool import Event, Job, train_jobs
+from lesam.lab.sweeps.tuning import Choice, Entry, Setting, best, validation_accuracy
 
 SEARCH_SEED = 1000
 
-SETTINGS: Mapping[str, Sequence[Sequence[str]]] = {
+SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "sgd": (
         ("optimizer.lr=0.05",),
         ("optimizer.lr=0.1",),
@@ -39,6 +37,9 @@ SETTINGS: Mapping[str, Sequence[Sequence[str]]] = {
     "lesamplus": (("optimizer.sigma=0.1",), ("optimizer.sigma=0.2",), ("optimizer.sigma=0.3",)),
 }
 """What is tried for each method: the same number of settings for all of them."""
+
+LAST_CHECKPOINT: Setting = ("record.checkpoint_every=1000",)
+"""Runs of seconds need none but the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,23 +69,17 @@ def compare(
     """Search, then repeat the winners with fresh seeds. Finished runs are not repeated."""
     if SEARCH_SEED in seeds:
         raise ValueError(f"seed {SEARCH_SEED} chooses the settings; compare with others, as in --seeds 10 11 12")
-    searched = train_jobs(search_jobs(methods, scale), runs=runs, jobs=jobs, progress=progress)
-    winners: dict[str, tuple[str, ...]] = {}
-    scores: dict[str, float] = {}
-    ranks: dict[str, tuple[bool, float]] = {}
-    for (method, setting, _), summary in searched.items():
-        accuracy = summary["last"]["validation_accuracy"]
-        rank = (not has_diverged(summary), accuracy)  # a setting that diverged wins only where all of them did
-        if method not in ranks or rank > ranks[method]:  # the first of equals, in the order of SETTINGS
-            winners[method], ranks[method], scores[method] = setting, rank, accuracy
-    repeats = [_job(method, winners[method], seed, scale) for seed in seeds for method in methods]
-    repeated = train_jobs(repeats, runs=runs, jobs=jobs, progress=progress)
-    return [_comparison(method, winners[method], scores[method], seeds, scale, runs, repeated) for method in methods]
+    entries = [_entry(method) for method in methods]
+    searched = _trained([job for entry in entries for job in search_jobs(entry, scale)], runs, jobs, progress)
+    choices = {entry.method: _best(entry, scale, searched) for entry in entries}
+    repeats = [_job(entry, choices[entry.method].setting, seed, scale) for seed in seeds for entry in entries]
+    repeated = _trained(repeats, runs, jobs, progress)
+    return [_comparison(entry, choices[entry.method], seeds, scale, runs, repeated) for entry in entries]
 
 
-def search_jobs(methods: Sequence[str], scale: str) -> list[Job]:
-    """All settings of all methods, with the seed of the search."""
-    return [_job(method, tuple(setting), SEARCH_SEED, scale) for method in methods for setting in SETTINGS[method]]
+def search_jobs(entry: Entry, scale: str) -> list[Job]:
+    """All settings of a method, with the seed of the search."""
+    return [_job(entry, setting, SEARCH_SEED, scale) for setting in entry.settings]
 
 
 def run_count(methods: Sequence[str], seeds: Sequence[int]) -> int:
@@ -92,35 +87,46 @@ def run_count(methods: Sequence[str], seeds: Sequence[int]) -> int:
     return sum(len(SETTINGS[method]) + len(seeds) for method in methods)
 
 
-def _config(method: str, setting: tuple[str, ...], seed: int, scale: str) -> RunConfig:
-    config = recipes.build("digits", method=method, scale=scale, seed=seed)
-    return override(config, [*setting, f"record.checkpoint_every={config.schedule.epochs}"])
+def _entry(method: str) -> Entry:
+    return Entry(name=title(method), recipe="digits", method=method, fixed=LAST_CHECKPOINT, settings=SETTINGS[method])
 
 
-def _job(method: str, setting: tuple[str, ...], seed: int, scale: str) -> Job:
-    return Job(key=(method, setting, seed), config=_config(method, setting, seed, scale))
+def _job(entry: Entry, setting: Setting, seed: int, scale: str) -> Job:
+    return Job(key=(entry.method, setting, seed), config=entry.config(setting, scale=scale, seed=seed))
+
+
+def _best(entry: Entry, scale: str, searched: Mapping[str, Mapping[str, Any]]) -> Choice:
+    trials = {setting: entry.config(setting, scale=scale, seed=SEARCH_SEED) for setting in entry.settings}
+    return best({setting: [validation_accuracy(searched[of.fingerprint])] for setting, of in trials.items()})
+
+
+def _trained(
+    waiting: list[Job], runs: Path, jobs: int, progress: Callable[[Event], None]
+) -> dict[str, Mapping[str, Any]]:
+    """Summaries of finished runs by fingerprint."""
+    summaries = train_jobs(waiting, runs=runs, jobs=jobs, progress=progress)
+    return {job.config.fingerprint: summaries[job.key] for job in waiting}
 
 
 def _comparison(
-    method: str,
-    setting: tuple[str, ...],
-    validation: float,
+    entry: Entry,
+    choice: Choice,
     seeds: Sequence[int],
     scale: str,
     runs: Path,
-    summaries: Mapping[Any, Mapping[str, Any]],
+    summaries: Mapping[str, Mapping[str, Any]],
 ) -> Comparison:
-    ended = [summaries[method, setting, seed] for seed in seeds]
-    rows = [summary["last"] for summary in ended]
-    folders = tuple(RunFolder.of(_config(method, setting, seed, scale), runs).path for seed in seeds)
+    configs = [entry.config(choice.setting, scale=scale, seed=seed) for seed in seeds]
+    ended = [summaries[config.fingerprint] for config in configs]
+    folders = tuple(RunFolder.of(config, runs).path for config in configs)
     return Comparison(
-        method=method,
-        setting=setting,
-        validation=validation,
-        test=Spread.of([row["test_accuracy"] for row in rows]),
-        passes=Spread.of([row["passes"] for row in rows]).mean,
+        method=entry.method,
+        setting=choice.setting,
+        validation=choice.score or 0.0,
+        test=Spread.of([summary["last"]["test_accuracy"] for summary in ended]),
+        passes=Spread.of([summary["last"]["passes"] for summary in ended]).mean,
         runs=folders,
-        diverged=tuple(path for path, summary in zip(folders, ended, strict=True) if has_diverged(summary)),
+        diverged=tuple(path for path, summary in zip(folders, ended, strict=True) if has_diverged(dict(summary))),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,16 +79,27 @@ def choose(
         if summary is None:
             return None
         scores.setdefault(setting, []).append(validation_accuracy(summary))
-    best = max(scores, key=lambda setting: statistics.fmean(scores[setting]))
-    return Choice(setting=best, scores={setting: tuple(of) for setting, of in scores.items()})
+    return best(scores)
+
+
+def best(scores: Mapping[Setting, Sequence[float]]) -> Choice:
+    """The setting with the best mean, the first of equals.
+
+    >>> best({("optimizer.rho=0.1",): [0.5, 0.7], ("optimizer.rho=0.2",): [0.6, 0.6]}).setting
+    ('optimizer.rho=0.1',)
+    """
+    winner = max(scores, key=lambda setting: statistics.fmean(scores[setting]))
+    return Choice(setting=winner, scores={setting: tuple(of) for setting, of in scores.items()})
 
 
 def validation_accuracy(summary: Summary) -> float:
-    """Validation accuracy of the last epoch; 0 for a run that diverged."""
+    """Validation accuracy of the last epoch; 0 for a run that diverged: weights that are no numbers name one class."""
+    if has_diverged(dict(summary)):
+        return 0.0
     accuracy = summary["last"].get("validation_accuracy")
-    if accuracy is None and not has_diverged(dict(summary)):
+    if accuracy is None:
         raise ValueError("a search needs a validation split to choose on: --set data.options.validation=0.1")
-    return float(accuracy) if accuracy is not None and math.isfinite(accuracy) else 0.0
+    return float(accuracy)
 
 
 def finished_in(runs: Path) -> Callable[[RunConfig], Summary | None]:

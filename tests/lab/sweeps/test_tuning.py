@@ -22,7 +22,8 @@ def answers(accuracies: dict[tuple[float, int], float | None]):
         if key not in accuracies:
             return None
         value = accuracies[key]
-        row = {"train_loss": None if value is None else 0.1, "validation_accuracy": value, "test_accuracy": 1.0}
+        # The weights of a diverged run are no numbers and name one class, which is often right.
+        row = {"train_loss": None if value is None else 0.1, "validation_accuracy": 0.99 if value is None else value}
         return {"last": row, "diverged_at": 3 if value is None else None}
 
     return summary_of
