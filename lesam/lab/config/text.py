@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -161,9 +162,9 @@ def check_options(prefix: str, chosen: Mapping[str, Any], makers: Iterable[Any])
     """Refuse options of another type than the functions or classes have them that are called with them."""
     hints: dict[str, Any] = {}
     for maker in makers:
-        hints |= typing.get_type_hints(maker)
+        hints |= typing.get_type_hints(maker.func if isinstance(maker, functools.partial) else maker)
     for name, value in chosen.items():
-        if name in hints and hints[name] is not Any:
+        if name in hints and isinstance(value, str | int | float | None):  # a library's caller may give a Path
             _check(value, hints[name], f"{prefix}.{name}")
 
 
