@@ -7,7 +7,7 @@ import lesam
 
 
 def train(number: int, perturbation: str = "global") -> torch.Tensor:
-    """The weights after ten steps with batches cut into so many micro-batches."""
+    """The weights after ten steps with batches cut into this number of micro-batches."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).double()
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -208,7 +208,7 @@ class _Search:
                 top, bound = krylov.bound_outside()
                 if top > level:
                     return None
-                # Once met, the bound holds for what is left when older chains go on.
+                # Once met, the bound holds for what is left when older chains are continued.
                 bounded = bound <= level
             if bounded:
                 count, lowest = krylov.count_above(level, top)

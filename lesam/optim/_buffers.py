@@ -15,7 +15,7 @@ Places = list[tuple[nn.Module, str]]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def normalizers(model: nn.Module) -> list[nn.Module]:
+def normalisers(model: nn.Module) -> list[nn.Module]:
     """The modules of ``model`` that keep running statistics: BatchNorm, any subclass or imitation of it."""
     return [m for m in model.modules() if any(m._buffers.get(name) is not None for name in STATISTICS)]
 
@@ -54,7 +54,7 @@ class Buffers:
 def chosen(model: nn.Module, which: str | Sequence[str]) -> Places:
     """The buffers that ``which`` names: ``"batchnorm"``, ``"all"``, or names as in ``named_buffers()``."""
     if which == "batchnorm":
-        return [(module, name) for module in normalizers(model) for name in module._buffers]
+        return [(module, name) for module in normalisers(model) for name in module._buffers]
     if which == "all":
         return [(module, name) for module in model.modules() for name in module._buffers]
     places = {

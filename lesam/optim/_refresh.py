@@ -10,7 +10,7 @@ import torch
 
 from . import _checks
 from ._arithmetic import Vector
-from ._buffers import evaluated, normalizers
+from ._buffers import evaluated, normalisers
 from ._gradient_sum import clear
 from ._perturb import restore
 from ._replay import RandomState
@@ -52,7 +52,7 @@ def refresh(loop: Loop, call: Callable[[], Any]) -> float:
         if loop.keep_buffers is not None:
             undo.callback(loop.keep_buffers().restore)
         if loop.model is not None:
-            undo.enter_context(evaluated(normalizers(loop.model)))
+            undo.enter_context(evaluated(normalisers(loop.model)))
         space.copy_(backup, weights)
         undo.callback(restore, loop, space)
         loop.step.moved = space

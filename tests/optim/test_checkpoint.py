@@ -1,4 +1,4 @@
-"""Save, load, go on: bit for bit, in torch's own layout, through torch's own tools."""
+"""Save, load, resume: bit for bit, in torch's own layout, through torch's own tools."""
 
 from __future__ import annotations
 

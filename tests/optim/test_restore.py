@@ -53,7 +53,7 @@ EVERY_FAULT = [
 @every_base
 @both_styles
 def test_a_failed_step_leaves_nothing(case: Case, fault: Fault, place: str, base_name: str, style: str):
-    """Weights, BatchNorm statistics, counters, schedules and memory go on as if the error had not been."""
+    """Weights, BatchNorm statistics, counters, schedules and memory continue as if the error had not been."""
     smooth, bumpy = batch_norm_network(), batch_norm_network()
     smooth_opt = case.make(BASES[base_name](smooth.parameters()), model=smooth)
     opt = case.make(BASES[base_name](bumpy.parameters()), model=bumpy)

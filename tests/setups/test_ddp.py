@@ -344,7 +344,7 @@ class Worker:
 
 
 def long_hand(case: Case, number: int = 2, cut: Callable[[Batch], list[Batch]] | None = None) -> Tensor:
-    """Training with so many workers, in one process."""
+    """Training with this number of workers, in one process."""
     model = network()
     base = BASES["sgd"](model.parameters())
     workers = [Worker(case, model) for _ in range(number)]

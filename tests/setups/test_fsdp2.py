@@ -131,7 +131,7 @@ def restored(case: Case) -> bool:
 
 
 def resumed(case: Case, base_name: str, flatten: bool, full: bool) -> dict[str, Any]:
-    """Stop half-way, save, load into a new model and optimizer, go on; and next to it, never stop."""
+    """Stop half-way, save, load into a new model and optimizer, resume; and next to it, never stop."""
     options = StateDictOptions(flatten_optimizer_state_dict=flatten, full_state_dict=full, cpu_offload=full)
     load = StateDictOptions(flatten_optimizer_state_dict=flatten, full_state_dict=full, broadcast_from_rank0=full)
     data = list(shared_batches())

@@ -5,7 +5,7 @@ An attack looks for images near the given ones that raise the cross-entropy,
 .. math::  \max_{\|\delta\|_p \le \epsilon,\; x + \delta \in [0, 1]} \ell(f(x + \delta), y),
            \qquad p \in \{2, \infty\},
 
-in plain pixel units: the network has to normalise by itself (:class:`lesam.lab.models.NormalizedInput`). Each step goes
+in plain pixel units: the network has to normalise by itself (:class:`lesam.lab.models.NormalisedInput`). Each step goes
 up, back into the ball, then back into the box of valid pixels.
 
 References:
@@ -231,5 +231,5 @@ def _check(images: Tensor, labels: Tensor) -> None:
     if not (low >= 0.0 and high <= 1.0):
         raise ValueError(
             f"an attack works on pixels in [0, 1], got values from {low:.4g} to {high:.4g}; "
-            "put the normalisation into the model (lesam.lab.models.NormalizedInput)"
+            "put the normalisation into the model (lesam.lab.models.NormalisedInput)"
         )

@@ -23,7 +23,7 @@ from lesam.lab.data import FolderSet, TensorSet, normalisation
 from lesam.lab.data.loading import choose_split, load_data, outside_normalisation, plain_batches
 from lesam.lab.data.subset import drawn
 from lesam.lab.device import channels_last, measuring_device
-from lesam.lab.models import NormalizedInput
+from lesam.lab.models import NormalisedInput
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
 from lesam.lab.runs.answers import Question, Recorded, answer, find
@@ -130,11 +130,11 @@ def attack_run(
     )
 
 
-def pixel_model(model: nn.Module, config: RunConfig) -> NormalizedInput:
+def pixel_model(model: nn.Module, config: RunConfig) -> NormalisedInput:
     """The network of a run as a function of pixels in [0, 1], whoever normalised them in training."""
     outside = outside_normalisation(config)
-    if not isinstance(model, NormalizedInput):
-        return NormalizedInput(model, *normalisation(outside))
+    if not isinstance(model, NormalisedInput):
+        return NormalisedInput(model, *normalisation(outside))
     if outside != "unit":
         raise ValueError(
             f"this run normalises twice, by data.normalisation={outside} and by model.options.normalisation="
@@ -177,7 +177,7 @@ def _measure(
     if settings["final_norm"] == "sam_at_bug":
         if isinstance(images, TensorSet) and images.images.shape[1] != 3:
             raise ValueError(f"final_norm=sam_at_bug is about colour images, {config.data.name} has grey ones")
-        predictor = NormalizedInput(model.model, *normalisation(BUG_NORMALISATION)).to(device)
+        predictor = NormalisedInput(model.model, *normalisation(BUG_NORMALISATION)).to(device)
     batches = plain_batches(
         config, images, batch_size=settings["batch_size"], device=device, pixels=True, channels_last=last
     )

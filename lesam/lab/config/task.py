@@ -53,7 +53,7 @@ class ErmPlusPlusConfig(TaskConfig):
 
     kind: Literal["ermpp"] = "ermpp"
     two_passes: bool = True
-    """Choose the number of steps on a held-out part of the training images, then train on all of them for so long."""
+    """Choose the number of steps on a held-out part of the training images, then train on all of them as long."""
     validation: float = 0.2
     """Share of the training images that the first pass holds out."""
     check_every: int = 300

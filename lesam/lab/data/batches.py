@@ -23,7 +23,7 @@ PADDING_LABEL = -100
 class Batches:
     """A split, cut into batches for one rank, on its device.
 
-    A run that stops can go on at any batch bit for bit: ``epoch(e, start=b)`` gives exactly what
+    A run that stops can resume at any batch bit for bit: ``epoch(e, start=b)`` gives exactly what
     ``epoch(e)`` gives from batch ``b`` on, and never touches torch's global random state.
 
     With several ranks, each reads its own part of one common permutation; all parts have equal length and

@@ -23,14 +23,14 @@ from lesam.lab.models.digits import digits_cnn
 from lesam.lab.models.glmc import resnet32_glmc
 from lesam.lab.models.imagenet import imagenet_resnet18, imagenet_resnet50, imagenet_resnet101, vit_b_16
 from lesam.lab.models.mlp import mlp
-from lesam.lab.models.normalized import NormalizedInput
+from lesam.lab.models.normalised import NormalisedInput
 from lesam.lab.models.pyramid import pyramidnet110
 from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
 from lesam.lab.models.resnet32 import resnet32
 from lesam.lab.models.signal_cnn import signal_cnn
 from lesam.lab.models.wide import wrn28_10
 
-__all__ = ["NAMES", "TITLES", "NormalizedInput", "build", "options"]
+__all__ = ["NAMES", "TITLES", "NormalisedInput", "build", "options"]
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
@@ -107,4 +107,4 @@ def build(name: str, classes: int, *, normalisation: str | None = None, **chosen
             raise unknown(f"option of {name}", option, (*known, "normalisation"))
     check_options("model.options", chosen, [_BUILDERS[name]])
     model = _BUILDERS[name](classes, **chosen)
-    return model if normalisation is None else NormalizedInput(model, *constants_of(normalisation))
+    return model if normalisation is None else NormalisedInput(model, *constants_of(normalisation))

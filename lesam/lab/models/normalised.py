@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 
-class NormalizedInput(nn.Module):
+class NormalisedInput(nn.Module):
     """A model behind ``(x - mean) / std``, so that attacks can work in plain pixel units.
 
     The constants are no part of the state dict.
 
     Example:
-        >>> model = NormalizedInput(nn.Identity(), mean=[0.5], std=[0.25])
+        >>> model = NormalisedInput(nn.Identity(), mean=[0.5], std=[0.25])
         >>> model(torch.ones(1, 1, 1, 1)).item()
         2.0
     """

@@ -230,7 +230,7 @@ def test_the_generator_decides_everything(norm: Any, batch: tuple[nn.Module, Ten
     source = torch.Generator().manual_seed(0)
     first = perturb(model, images, labels, attack, source)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(perturb(model, images, labels, attack, source), first)  # it goes on where it stopped
+    assert not torch.equal(perturb(model, images, labels, attack, source), first)  # it continues where it stopped
     robust_accuracy(model, [(images, labels)], attack)
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -15,7 +15,7 @@ from lesam.lab.attacks.pgd import PRESETS, Attack, robust_accuracy
 from lesam.lab.attacks.run import attack_run, pixel_model
 from lesam.lab.config.text import override
 from lesam.lab.data.loading import choose_split, load_data, plain_batches
-from lesam.lab.models import NormalizedInput
+from lesam.lab.models import NormalisedInput
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.restore import load_model
 from tests.lab.attacks.networks import binary, right
@@ -109,7 +109,7 @@ def test_the_bug_answers_through_cifar_10_s_constants(recipe: str, runs: Path) -
         plain_batches(config, choose_split(load_data(config), "test"), batch_size=1000, pixels=True).epoch(0)
     )
     model = pixel_model(load_model(run)[0], config)
-    wrong = NormalizedInput(model.model, (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+    wrong = NormalisedInput(model.model, (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
     differences = []
     for attack in (PRESETS["linf-1"], PRESETS["linf-2"], PRESETS["l2-32"]):
         by_hand = robust_accuracy(model, [(images, labels)], attack, predictor=wrong)

@@ -12,7 +12,7 @@ from lesam.lab import models, recipes
 from lesam.lab.attacks.run import pixel_model
 from lesam.lab.config.optimizer import methods
 from lesam.lab.config.text import override
-from lesam.lab.models import NormalizedInput
+from lesam.lab.models import NormalisedInput
 from lesam.lab.recipes.published import published_under_attack
 from lesam.lab.recipes.robust import ATTACKED
 
@@ -38,7 +38,7 @@ def test_recipes_have_the_protocol_s_settings(data: str, sigma: float) -> None:
     assert (config.data.name, config.data.augment, config.data.batch_size) == (data, "reflect", 128)
     assert config.model.name == "preact_resnet18"
     model = models.build(config.model.name, 10, **dict(config.model.options))  # type: ignore[arg-type]
-    assert isinstance(model, NormalizedInput)
+    assert isinstance(model, NormalisedInput)
     expected = {"cifar10": (0.4914, 0.4822, 0.4465), "cifar100": (0.507075, 0.486549, 0.440918)}[data]
     torch.testing.assert_close(model.mean.flatten(), torch.tensor(expected))
 

@@ -31,7 +31,7 @@ def test_a_grid_is_the_product_of_its_axes() -> None:
     ]
 
 
-def test_failed_runs_are_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_failed_runs_are_reported_and_the_rest_is_trained(tmp_path: Path) -> None:
     settings = grid.parse_grid(["optimizer.sigma=0.1,0.2", "data.options.validation=0.1,0.99"])
     events: list[Event] = []
     outcomes = grid.grid(build, settings, [0, 1], runs=tmp_path, jobs=2, progress=events.append)
