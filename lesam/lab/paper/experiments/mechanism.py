@@ -148,9 +148,9 @@ def _draw_terms(measured: Mapping[str, Measured], cells: Sequence[Cell]) -> Draw
     middle.set(xlabel="epoch", ylabel="curvature's share (%)", ylim=(0, 100))
     right.set(xlabel="epoch", ylabel="|g| over mini-batches, mean and std")
     for axis in (left, middle, right):
-        axis.legend(fontsize="small")
         axis.grid(alpha=0.3)
         plots.whole_epochs(axis)
+    plots.shared_legend(figure)
     return figure
 
 
@@ -195,10 +195,16 @@ def _of(cells: Sequence[Cell], method: str) -> Cell:
     return next(cell for cell in cells if cell.configs[0].method == method)
 
 
+_NOTE: dict[str, Any] = {
+    "textcoords": "offset points",
+    "bbox": {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},  # lines run behind the number
+}
+
+
 def _mark_radius(axis: Any, found: Slice, rho: float, colour: str) -> None:
     rise = float(np.interp(rho, found.distances, found.rises))
     axis.plot([rho], [rise], "o", color=colour)
-    axis.annotate(f"{rise:.2g}", (rho, rise), xytext=(6, -10), textcoords="offset points", color=colour)
+    axis.annotate(f"{rise:.2g}", (rho, rise), xytext=(6, -10), **_NOTE, color=colour)
 
 
 def _mark_budget(axis: Any, found: Slice, budget: Radius, colour: str) -> None:
@@ -209,7 +215,7 @@ def _mark_budget(axis: Any, found: Slice, budget: Radius, colour: str) -> None:
     axis.plot([rho, rho], [first, rise], color=colour, linewidth=6, alpha=0.35, solid_capstyle="butt")
     axis.plot([rho], [rise], "o", color=colour)
     note = f"{rise - first:+.2g}" + (" (at the cap)" if capped else "")
-    axis.annotate(note, (rho, rise), xytext=(6, 4), textcoords="offset points", color=colour)
+    axis.annotate(note, (rho, rise), xytext=(6, 4), **_NOTE, color=colour)
 
 
 EXPERIMENT = Mechanism()
