@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "lesam").partition(".")[0] == "lesam":
             raise
-        print(INSTALL.format(name=error.name), file=sys.stderr, end="")
+        asking = _imported_by(error)
+        ours = asking.is_relative_to(Path(__file__).resolve().parents[1])
+        print(
+            INSTALL.format(name=error.name) if ours else f"lesam: {asking} needs {error.name!r}, which is missing",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:
         # Whoever read the output has seen enough, as `head` does; what is still in the buffer goes nowhere.
@@ -108,3 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("lesam: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _imported_by(error: ModuleNotFoundError) -> Path:
+    """The file whose import failed: one of ours, or a recipe of the user's own."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    asking = [name for name in frames if not name.startswith("<frozen") and error.name not in Path(name).parts]
+    return Path(asking[-1]).resolve()

@@ -20,7 +20,9 @@ Base = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class SAM(SharpnessAware):
-    r"""Sharpness-Aware Minimization: :math:`\epsilon = \rho\, g / \lVert g\rVert`.
+    r"""Sharpness-Aware Minimization: a fixed distance along the gradient.
+
+    Climbs :math:`\epsilon = \rho\, g / \lVert g\rVert`.
 
     Args:
         base: The optimizer to wrap.
@@ -40,7 +42,9 @@ class SAM(SharpnessAware):
 
 
 class ASAM(SharpnessAware):
-    r"""Adaptive SAM: :math:`\epsilon = \rho\, T^2 g / \lVert T g\rVert` with :math:`T = |w| + \eta` on weights.
+    r"""Adaptive SAM: a fixed distance, measured relative to the size of each weight.
+
+    Climbs :math:`\epsilon = \rho\, T^2 g / \lVert T g\rVert` with :math:`T = |w| + \eta` on weights.
 
     Args:
         base: The optimizer to wrap.
@@ -61,7 +65,9 @@ class ASAM(SharpnessAware):
 
 
 class FisherSAM(SharpnessAware):
-    r"""Fisher SAM: :math:`\epsilon = \rho\, F^{-1} g / \sqrt{g^\top F^{-1} g}`, :math:`F^{-1} = 1 / (1 + \eta g^2)`.
+    r"""Fisher SAM: a fixed distance, measured by the Fisher information.
+
+    Climbs :math:`\epsilon = \rho\, F^{-1} g / \sqrt{g^\top F^{-1} g}` with :math:`F^{-1} = 1 / (1 + \eta g^2)`.
 
     Args:
         base: The optimizer to wrap.
@@ -115,7 +121,9 @@ class EigenSAM(SharpnessAware):
 
 
 class FriendlySAM(SharpnessAware):
-    r"""Friendly-SAM: climb the noise, :math:`d = g - \lambda m` with :math:`m` the gradient's running average.
+    r"""Friendly-SAM: climb what of the gradient is not in its running average.
+
+    Climbs along :math:`d = g - \lambda m` with :math:`m` the average.
 
     Args:
         base: The optimizer to wrap.
@@ -138,8 +146,9 @@ class FriendlySAM(SharpnessAware):
 
 
 class GSAM(SharpnessAware):
-    r"""GSAM: also descend the surrogate gap, :math:`\hat g - \alpha\, g_\perp`.
+    r"""GSAM: also descend the surrogate gap.
 
+    Descends with :math:`\hat g - \alpha\, g_\perp`, the part of :math:`g` orthogonal to :math:`\hat g`.
     For the paper's radius that follows the learning rate, give ``rho=lesam.schedules.proportional_to_lr(base, ...)``.
 
     Args:
@@ -161,8 +170,9 @@ class GSAM(SharpnessAware):
 
 
 class SSAM(SharpnessAware):
-    r"""Stable SAM: descend with :math:`\hat g\,\lVert g\rVert / \lVert\hat g\rVert`.
+    r"""Stable SAM: the perturbed gradient at the length of the first one.
 
+    Descends with :math:`\hat g\,\lVert g\rVert / \lVert\hat g\rVert`.
     Not to be taken for Sparse SAM, which has the same acronym.
 
     Args:
@@ -208,7 +218,9 @@ class ESAM(SharpnessAware):
 
 
 class MSAM(SharpnessAware):
-    r"""Momentum-SAM: one pass, at :math:`w - \rho\, v / \lVert v\rVert` with :math:`v` the base's momentum buffer.
+    r"""Momentum-SAM: one pass, a fixed distance against the base's momentum.
+
+    At :math:`w - \rho\, v / \lVert v\rVert` with :math:`v` the momentum buffer.
 
     Args:
         base: An optimizer with momentum: SGD with ``momentum > 0``, or an Adam.
@@ -228,7 +240,9 @@ class MSAM(SharpnessAware):
 
 
 class S2SAM(SharpnessAware):
-    r"""Single-step SAM: one pass, at :math:`w + \rho\, \hat g_{t-1} / \lVert \hat g_{t-1}\rVert`.
+    r"""Single-step SAM: one pass, a fixed distance along the last step's gradient.
+
+    At :math:`w + \rho\, \hat g_{t-1} / \lVert \hat g_{t-1}\rVert`.
 
     Args:
         base: The optimizer to wrap.
@@ -293,10 +307,11 @@ class LESAM(SharpnessAware):
 
 
 class LESAMPlus(SharpnessAware):
-    r"""LE-SAM+: weigh the curvature proxy :math:`L(w + \epsilon) - L(w)` once more by :math:`\alpha`.
+    r"""LE-SAM+: LE-SAM that weighs the rise in loss once more.
 
-    Descends with :math:`(1 + \alpha)\hat g - \alpha g` (``form="paper"``) or :math:`\hat g - \alpha g`
-    (``form="reference"``, the authors' code).
+    The rise :math:`L(w + \epsilon) - L(w)`, a proxy of curvature, has the weight :math:`\alpha`. Descends with
+    :math:`(1 + \alpha)\hat g - \alpha g` (``form="paper"``) or :math:`\hat g - \alpha g` (``form="reference"``, the
+    authors' code).
 
     Args:
         base: The optimizer to wrap.

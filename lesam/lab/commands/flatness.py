@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import RunPaths, found_runs, with_checkpoints
 from lesam.lab.flatness.measures import FlatnessSettings
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ def flatness(
     from lesam.lab.runs.folder import RunFolder
     from lesam.lab.runs.repetitions import group
 
-    groups = group(found_runs(runs))
     wanted: list[int | None] = [*epochs] or [None]
-    for cell in groups:  # a mistake should not show after hours of measuring
-        for run in cell.runs:
-            for epoch in wanted:
-                checkpoints.find(run.checkpoints, epoch)
+    groups = group(with_checkpoints(found_runs(runs), wanted))
     every = [run for cell in groups for run in cell.runs]
     chosen = FlatnessSettings(
         **({} if scale_of(every) == "paper" else CHEAPER)

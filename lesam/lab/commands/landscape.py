@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import RunPaths, found_runs, with_checkpoints
 
 if TYPE_CHECKING:
     from lesam.flatness import Landscape
@@ -45,14 +45,16 @@ def landscape(
     from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
     from lesam.lab.report.style import colours_of
-    from lesam.lab.runs import checkpoint as checkpoints
     from lesam.lab.runs.repetitions import group
 
-    groups = group(found_runs(runs))
+    groups = group(with_checkpoints(found_runs(runs), [epoch]))
     every = [run for cell in groups for run in cell.runs]
     full = scale_of(every) == "paper"
-    points = points or (51 if full else 21)
-    samples = samples or (10000 if full else 1000)
+    points = (51 if full else 21) if points is None else points
+    samples = (10000 if full else 1000) if samples is None else samples
+    for name, value in (("points", points), ("samples", samples), ("batch-size", batch_size), ("jobs", jobs)):
+        if value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
     settings = LandscapeSettings(
         dimensions=1 if one_dimensional else 2,
         points=points,
@@ -69,8 +71,6 @@ def landscape(
         for cell in groups
         for run in cell.runs
     ]
-    for _, run, _ in labelled:  # a mistake should not show after hours
-        checkpoints.find(run.checkpoints, epoch)
     losses = points**settings.dimensions * (2 if reestimate_batch_norm else 1)  # a third of a gradient each
     print(
         estimate(every, lambda run: losses / 3 / jobs, samples, "--points 15 --samples 500, or --one-dimensional"),

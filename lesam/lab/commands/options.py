@@ -29,11 +29,36 @@ def distinct(seeds: Sequence[int]) -> list[int]:
     >>> distinct([3, 1])
     [3, 1]
     """
+    if not seeds:
+        raise ValueError("--seeds needs at least one seed, as in --seeds 0 1 2")
     once = list(dict.fromkeys(seeds))
     if len(once) < len(seeds):
         repeated = sorted({seed for seed in once if list(seeds).count(seed) > 1})
         print(f"counted once though given several times: seed {', '.join(map(str, repeated))}", file=sys.stderr)
     return once
+
+
+def with_checkpoints(runs: Sequence[RunFolder], epochs: Sequence[int | None]) -> list[RunFolder]:
+    """Those of the runs that have a checkpoint after each number of epochs (None: any); the others are named.
+
+    Asked before anything is measured: a mistake should not show after hours.
+    """
+    from lesam.lab.runs import checkpoint as checkpoints
+
+    good, complaints = [], []
+    for run in runs:
+        try:
+            for epoch in epochs:
+                checkpoints.find(run.checkpoints, epoch)
+        except ValueError as error:
+            complaints.append(str(error))
+        else:
+            good.append(run)
+    if not good:
+        raise ValueError("\n".join(complaints))
+    for complaint in complaints:
+        print(f"left out: {complaint}", file=sys.stderr)
+    return good
 
 
 def found_runs(paths: Sequence[Path]) -> list[RunFolder]:

@@ -25,5 +25,4 @@ def plot(
     from lesam.lab.runs.repetitions import group
 
     path = output or Path(f"{kind}.png")
-    plots.save(plots.KINDS[kind](group(found_runs(runs))), path)
-    print(path)
+    print(plots.save(plots.KINDS[kind](group(found_runs(runs))), path))

@@ -75,7 +75,7 @@ def reproduce(
                 raise unknown(kind, name, known)
     request = Request(
         scale=scale,
-        seeds=tuple(distinct(seeds)),
+        seeds=tuple(distinct(seeds)) if seeds else (),
         runs=runs or output / "runs",
         methods=tuple(methods),
         recipes=tuple(recipes),

@@ -23,7 +23,9 @@ def sweep(
         list[str], Parameter(negative="", help="A range to search, as in optimizer.sigma=0.05:1:log.")
     ] = [],  # noqa: B006
     trials: Annotated[int, Parameter(help="Settings to try in a search.")] = 20,
-    study: Annotated[str | None, Parameter(help="Name of the Optuna study.")] = None,
+    study: Annotated[
+        str | None, Parameter(help="Name of the Optuna study; by default it follows from what is asked.")
+    ] = None,
     storage: Annotated[
         str | None, Parameter(help="Optuna storage URL; by default an SQLite file beside the runs.")
     ] = None,
@@ -58,7 +60,8 @@ def sweep(
         with Display(len(settings) * len(seeds)) as display:
             outcomes = gridding.grid(build, settings, seeds, runs=runs, jobs=jobs, threads=threads, progress=display)
         ended = [outcome.summary for outcome in outcomes if outcome.summary is not None]
-        print(f"{len(ended)} of {len(outcomes)} runs finished; `lesam table {runs}` shows them")
+        different = {outcome.config.fingerprint: outcome.summary is not None for outcome in outcomes}
+        print(f"{sum(different.values())} of {len(different)} runs finished; `lesam table {runs}` shows them")
         failed = [
             f"{' '.join(outcome.setting)} seed {outcome.seed}: {outcome.error}"
             for outcome in outcomes
@@ -75,7 +78,7 @@ def sweep(
             ranges,
             seeds,
             trials=trials,
-            study_name=study or f"{recipe}-{scale}-{method}",
+            study_name=study,
             storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
             runs=runs,
             jobs=jobs,

@@ -20,12 +20,16 @@ def train(
     runs: Runs = Path("runs"),
     switch_at: Annotated[int | None, Parameter(help="Epoch from which the method replaces its base.")] = None,
     fresh_momentum: Annotated[bool, Parameter(negative="", help="Empty momentum at the switch.")] = False,
-    devices: Annotated[str, Parameter(help="Processes on this machine: a number or auto.")] = "1",
-    nodes: Annotated[int, Parameter(help="Machines.")] = 1,
-    accelerator: Annotated[str, Parameter(help="cpu, cuda, mps or auto.")] = "auto",
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto",
-    compile: Annotated[bool, Parameter(negative="", help="Compile the model with torch.compile.")] = False,
+    devices: Annotated[
+        str | None, Parameter(help="Processes on this machine: a number or auto; 1 if not given.")
+    ] = None,
+    nodes: Annotated[int | None, Parameter(help="Machines; 1 if not given.")] = None,
+    accelerator: Annotated[str | None, Parameter(help="cpu, cuda, mps or auto; auto if not given.")] = None,
+    precision: Annotated[
+        Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] | None, Parameter(help="32-true if not given.")
+    ] = None,
+    strategy: Annotated[Literal["auto", "ddp", "fsdp"] | None, Parameter(help="auto if not given.")] = None,
+    compile: Annotated[bool | None, Parameter(negative="", help="Compile the model with torch.compile.")] = None,
     track: Annotated[str | None, Parameter(help="Flatness to record on the way, such as lpf,trace,eigenvalue.")] = None,
     track_every: Annotated[int | None, Parameter(help="Epochs between two such measurements.")] = None,
     again: Annotated[
@@ -51,14 +55,16 @@ def train(
         raise ValueError(f"--switch-at is where a method replaces its base optimizer, and {method} is one itself")
     if track_every is not None and track is None:
         raise ValueError("--track-every needs --track, as in --track lpf,trace")
-    changes: dict[str, Any] = {
-        "system.devices": devices,
-        "system.nodes": nodes,
-        "system.accelerator": accelerator,
-        "system.precision": precision,
-        "system.strategy": strategy,
-        "system.compile": compile,
+    system = {
+        "devices": devices,
+        "nodes": nodes,
+        "accelerator": accelerator,
+        "precision": precision,
+        "strategy": strategy,
+        "compile": compile,
     }
+    # What is not given stays as the recipe has it.
+    changes: dict[str, Any] = {f"system.{name}": value for name, value in system.items() if value is not None}
     if track is not None:
         changes["record.track"] = tuple(track.split(","))
     if track_every is not None:

@@ -95,7 +95,9 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if optimizer.max_norm is not None and optimizer.max_norm <= 0:
         raise ValueError(f"optimizer.max_norm must be above 0, got {optimizer.max_norm}; none does not clip")
     if optimizer.nesterov and optimizer.base != "sgd":
-        raise ValueError(f"optimizer.nesterov=true is SGD's and has no effect on {optimizer.base}; leave it out")
+        raise ValueError(
+            f"optimizer.nesterov=true belongs to optimizer.base=sgd and has no effect on {optimizer.base}; leave it out"
+        )
     if optimizer.nesterov and optimizer.momentum == 0:
         raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0, got 0.0")
 

@@ -130,14 +130,13 @@ def title(method: str) -> str:
 
 
 def description(method: str) -> str:
-    """One line about a method: the first one of its class's docstring, up to a formula.
+    """One line about a method: the first one of its class's docstring.
 
-    >>> description("lesam"), description("asam")
-    ('Loss-Equated SAM: fix the rise in loss, not the radius.', 'Adaptive SAM')
+    >>> description("lesam")
+    'Loss-Equated SAM: fix the rise in loss, not the radius.'
     """
     kind = config_class(method) if method in PLAIN else lesam.METHODS[method]
-    words, formula, _ = (inspect.getdoc(kind) or "").partition("\n")[0].partition(":math:")
-    return words.rstrip(" ,:") if formula else words
+    return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
 def own_settings(config: OptimizerConfig) -> dict[str, Any]:

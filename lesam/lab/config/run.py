@@ -252,7 +252,10 @@ class RunConfig:
     @property
     def cell(self) -> str:
         """The fingerprint without the seed: equal for runs that are repetitions of each other."""
-        return digest({name: value for name, value in identity(self).items() if name != "seed"})
+        values = {name: value for name, value in identity(self).items() if name != "seed"}
+        if self.data.options.get("seed") == self.seed:  # a recipe whose every seed draws its own data
+            values["data"]["options"].pop("seed")
+        return digest(values)
 
     @property
     def folder_name(self) -> str:

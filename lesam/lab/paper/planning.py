@@ -37,8 +37,8 @@ from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.fabric import processes
 from lesam.lab.training.layout import laid_out
 
-# Training images, classes and side of an image where the configuration does not say. A domain trains for a number of
-# steps, so its size does not matter.
+# Training images, classes and side of an image (of a signal: its length) where the configuration does not say. A domain
+# trains for a number of steps, so its size does not matter.
 _DATA: Mapping[str, tuple[int, int, int]] = {
     "cifar10": (50_000, 10, 32),
     "cifar100": (50_000, 100, 32),
@@ -48,6 +48,7 @@ _DATA: Mapping[str, tuple[int, int, int]] = {
     "synthetic": (512, 10, 32),
     "synthetic_domains": (60, 4, 16),
     "digits": (1_200, 10, 16),
+    "mnist1d": (5_000, 10, 40),
 }
 
 
@@ -131,7 +132,10 @@ def estimate(config: RunConfig, runs: Path) -> Estimate:
 
 
 def _steps(config: RunConfig) -> int:
-    size = int(config.data.options.get("train_size") or _DATA[config.data.name][0])
+    options = config.data.options
+    size = int(options.get("train_size") or options.get("samples") or _DATA[config.data.name][0])
+    if "samples" in options:  # of which the validation signals are taken
+        size = int(size * (1 - float(options.get("validation") or 0)))
     if config.data.options.get("imbalance"):
         size = int(size * _share(float(config.data.options["imbalance"] or 1), _input(config)[0]))
     whole = config.schedule.epochs * math.ceil(size / config.data.batch_size)
@@ -179,22 +183,22 @@ def _passes(config: RunConfig) -> float:
     return whole if at is None else 1 + (whole - 1) * (1 - at / config.schedule.epochs)
 
 
-def _input(config: RunConfig) -> tuple[int, int, int]:
-    """Classes, channels and side of what the network sees."""
+def _input(config: RunConfig) -> tuple[int, tuple[int, int, int]]:
+    """Classes, and the shape of what the network sees."""
     _, classes, side = _DATA[config.data.name]
     options, augment = config.data.options, config.data.augment_options
     side = int(options.get("image_size") or options.get("size") or side)
     side = int(augment.get("resize") or augment.get("size") or (224 if config.data.augment == "vit" else side))
-    return int(options.get("classes") or classes), 1 if config.data.name == "digits" else 3, side
+    channels = 1 if config.data.name in ("digits", "mnist1d") else 3
+    return int(options.get("classes") or classes), (channels, 1 if config.data.name == "mnist1d" else side, side)
 
 
 @cache
-def _network(name: str, options: str, classes: int, channels: int, side: int) -> tuple[int, float]:
+def _network(name: str, options: str, classes: int, shape: tuple[int, int, int]) -> tuple[int, float]:
     """Number of weights, and operations of a forward pass of one image, counted without computing anything."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         model = models.build(name, classes, **json.loads(options)).eval()
-        image = torch.zeros(1, channels, side, side)
-        model(image)
+        model(torch.zeros(1, *shape))
     return sum(weight.numel() for weight in model.parameters()), float(counter.get_total_flops())
 
 

@@ -19,6 +19,9 @@ from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.recipes.published import same_setting
 from lesam.lab.runs import environment
 
+LISTS = ("cells", "rows", "changes")
+"""Parts of a result that are lists."""
+
 
 def place(experiment: Experiment, request: Request, output: Path) -> Path:
     """The folder of a result."""
@@ -88,7 +91,9 @@ def _put(
             drawing.savefig(image, format=ending, dpi=150, bbox_inches="tight")
             write_atomically(folder / f"{'figure' if number == 0 else name}.{ending}", image.getvalue())
     if report.tables:
-        write_atomically(folder / "table.md", markdown(experiment, request, report, merged.missing))
+        write_atomically(
+            folder / "table.md", markdown(experiment, replace(request, changes=tuple(changes)), report, merged.missing)
+        )
     write_atomically(folder / "result.json", json.dumps(_plain(result), indent=2) + "\n")
 
 
@@ -101,7 +106,7 @@ def _read(folder: Path) -> dict[str, Any]:
         return {}
     except ValueError:
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not all(isinstance(found.get(name, []), list) for name in LISTS):
         raise ValueError(f"{file} is not readable and will not be overwritten; move it away, or give another -o")
     return found
 

@@ -222,10 +222,12 @@ def _uneven(group: Group) -> str:
     return f" (n = {len(lengths)} up to epoch {lengths[0]}, then fewer)"
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's name."""
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format of the file's name, PNG where it has none; returns the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    file = path if path.suffix else path.with_suffix(".png")
+    figure.savefig(file, dpi=150)
+    return file
 
 
 def _tracked() -> dict[str, str]:

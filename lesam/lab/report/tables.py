@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesam.lab import console, recipes
+from lesam.lab.config.run import RunConfig
 from lesam.lab.recipes.published import published
 from lesam.lab.recipes.recipe import MARK, Figure, figure_text, not_given
-from lesam.lab.runs.repetitions import Group
+from lesam.lab.runs.repetitions import Group, settings
 from lesam.lab.runs.statistics import Spread, paired
 
 
@@ -43,15 +44,24 @@ def lines(groups: Sequence[Group]) -> list[Line]:
 
 
 def _base(group: Group, groups: Sequence[Group]) -> Group | None:
-    """The runs of the base optimizer in the same recipe and scale, None where there is not exactly one such group."""
+    """The runs of the base optimizer in the same place, None where there is not exactly one such group.
+
+    The same recipe and scale, on the same data, with the same network, for as long.
+    """
     mine = group.config
     found = [
         other
         for other in groups
-        if (other.config.recipe, other.config.scale, other.config.method)
-        == (mine.recipe, mine.scale, mine.optimizer.base)
+        if other.config.method == mine.optimizer.base and _circumstances(other.config) == _circumstances(mine)
     ]
     return found[0] if len(found) == 1 and found[0] is not group else None
+
+
+def _circumstances(config: RunConfig) -> dict[str, object]:
+    """What two runs must share to be compared: everything but the optimizer and the way of its rate and budget."""
+    place = {"recipe": config.recipe, "scale": config.scale, "length": (config.schedule.epochs, config.schedule.steps)}
+    kept = ("data.", "model.", "task.", "system.")
+    return place | {path: value for path, value in settings(config).items() if path.startswith(kept)}
 
 
 def _by_seed(group: Group) -> dict[int, float]:

@@ -67,10 +67,15 @@ class RunFolder:
 
     def environments(self) -> list[Row]:
         """One entry for each time the run was started."""
+        file = self.path / "environment.json"
         try:
-            starts: list[Row] = json.loads((self.path / "environment.json").read_text())
+            starts: list[Row] = json.loads(file.read_text())
         except FileNotFoundError:
             return []
+        except ValueError:
+            starts = [{}, None]  # type: ignore[list-item]
+        if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+            raise ValueError(f"{file} is damaged; it only lists when and where the run was started: move it away")
         return starts
 
     def summary(self) -> Row | None:
@@ -78,12 +83,14 @@ class RunFolder:
         file = self.path / "summary.json"
         try:
             summary: Row = json.loads(file.read_text())
-            complete = isinstance(summary["last"], dict)
+            numbers = [summary["last"].get(name) for name in ("test_accuracy", "train_accuracy", "validation_accuracy")]
+            if "test_accuracy" in summary["last"]:
+                numbers.append(summary["best_test_selected"]["test_accuracy"])
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError):
-            complete = False
-        if not complete:
+        except (ValueError, TypeError, KeyError, AttributeError):
+            numbers = ["damaged"]
+        if not all(value is None or isinstance(value, int | float) for value in numbers):
             raise ValueError(f"{file}{self._written_by()} is damaged; delete it, and `lesam train` writes it again")
         return summary
 
@@ -98,7 +105,8 @@ class RunFolder:
 
     def set_aside(self, names: Sequence[str]) -> Path:
         """Move files and folders of the run to a new folder ``earlier/N``; the summary first, so none is left over."""
-        number = 1 + max((int(path.name) for path in (self.path / EARLIER).glob("[0-9]*")), default=0)
+        taken = [path.name for path in (self.path / EARLIER).glob("[0-9]*")]
+        number = 1 + max((int(name) for name in taken if name.isdecimal()), default=0)
         aside = self.path / EARLIER / str(number)
         aside.mkdir(parents=True)
         for name in sorted(names, key=lambda name: name != "summary.json"):
@@ -202,10 +210,14 @@ def read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None
+            continue
+        if not isinstance(row, dict) or "epoch" not in row:
+            raise ValueError(f"{path}, line {number + 1} is no row of a run: {line[:80]!r}")
+        rows.append(row)
     return rows
 
 
@@ -234,11 +246,23 @@ def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; run folders are made by `lesam train`")
-        files = [path / "config.json"] if (path / "config.json").exists() else path.rglob("config.json")
-        folders = {file.parent for file in files}
+        folders = {path} if (path / "config.json").exists() else set(_below(path))
         for folder in sorted(folders):
             if not folders.intersection(folder.parents):
                 found[folder] = RunFolder(folder)
     if not found:
         raise ValueError(f"no run folders below {', '.join(map(str, paths))}; `lesam train` makes them")
     return list(found.values())
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Folders with a ``config.json`` below a path, links followed, none of them twice."""
+    seen: set[Path] = set()
+    for name, folders, files in os.walk(path, followlinks=True):
+        real = Path(name).resolve()
+        if real in seen:
+            folders.clear()  # a link that leads back
+            continue
+        seen.add(real)
+        if "config.json" in files:
+            yield Path(name)

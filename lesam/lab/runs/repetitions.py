@@ -10,7 +10,7 @@ from lesam.lab.config.optimizer import methods, title
 from lesam.lab.config.run import RunConfig, identity
 from lesam.lab.runs.folder import Row, RunFolder
 
-WORKERS = "system.workers"
+_ABSENT = object()
 LOST = "‡"
 """Stands behind figures of which a run diverged."""
 NOT_SETTINGS = ("recipe", "scale", "seed", "data.options.seed")
@@ -151,14 +151,13 @@ def _label(config: RunConfig, others: Sequence[RunConfig]) -> str:
         for other in others
         if (other.recipe, other.scale, other.method) == (config.recipe, config.scale, config.method)
     ]
-    # A number of workers is a setting only where there are several.
-    differing = [
-        path
-        for path in mine
-        if any(rival.get(path, 1 if path == WORKERS else mine[path]) != mine[path] for rival in rivals)
-    ]
-    name = title(config.method)
-    notes = ", ".join(f"{path.rpartition('.')[2]}={mine[path]}" for path in differing)
+    # A field that a rival does not have is at its default there.
+    differing = [path for path in mine if any(rival.get(path, _ABSENT) != mine[path] for rival in rivals)]
+    name, leaves = title(config.method), [path.rpartition(".")[2] for path in differing]
+    notes = ", ".join(
+        f"{path if leaves.count(path.rpartition('.')[2]) > 1 else path.rpartition('.')[2]}={mine[path]}"
+        for path in differing
+    )
     return f"{name} ({notes})" if notes else name
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.optimizer import title
-from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.folder import RunFolder, find_runs, readable
 from lesam.lab.runs.repetitions import LOST, has_diverged
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.pool import Event, Job, train_jobs
@@ -66,15 +66,15 @@ def compare(
     methods: Sequence[str] = tuple(SETTINGS),
     progress: Callable[[Event], None] = lambda event: None,
 ) -> list[Comparison]:
-    """Search, then repeat the winners with fresh seeds. Finished runs are not repeated."""
+    """Search, then repeat the winners with fresh seeds. Finished runs are not repeated, and all of them count."""
     if SEARCH_SEED in seeds:
         raise ValueError(f"seed {SEARCH_SEED} chooses the settings; compare with others, as in --seeds 10 11 12")
     entries = [_entry(method) for method in methods]
     searched = _trained([job for entry in entries for job in search_jobs(entry, scale)], runs, jobs, progress)
     choices = {entry.method: _best(entry, scale, searched) for entry in entries}
     repeats = [_job(entry, choices[entry.method].setting, seed, scale) for seed in seeds for entry in entries]
-    repeated = _trained(repeats, runs, jobs, progress)
-    return [_comparison(entry, choices[entry.method], seeds, scale, runs, repeated) for entry in entries]
+    _trained(repeats, runs, jobs, progress)
+    return [_comparison(entry, choices[entry.method], scale, runs) for entry in entries]
 
 
 def search_jobs(entry: Entry, scale: str) -> list[Job]:
@@ -108,25 +108,23 @@ def _trained(
     return {job.config.fingerprint: summaries[job.key] for job in waiting}
 
 
-def _comparison(
-    entry: Entry,
-    choice: Choice,
-    seeds: Sequence[int],
-    scale: str,
-    runs: Path,
-    summaries: Mapping[str, Mapping[str, Any]],
-) -> Comparison:
-    configs = [entry.config(choice.setting, scale=scale, seed=seed) for seed in seeds]
-    ended = [summaries[config.fingerprint] for config in configs]
-    folders = tuple(RunFolder.of(config, runs).path for config in configs)
+def _comparison(entry: Entry, choice: Choice, scale: str, runs: Path) -> Comparison:
+    """The outcome of a method: the chosen setting with every seed that is finished, of this start or an earlier one."""
+    cell = entry.config(choice.setting, scale=scale, seed=SEARCH_SEED).cell
+    ended: dict[int, tuple[RunFolder, Mapping[str, Any]]] = {}
+    for run in readable(find_runs([runs]))[0]:
+        config, summary = run.config(), run.summary()
+        if summary is not None and config.seed != SEARCH_SEED and config.cell == cell:
+            ended[config.seed] = run, summary
+    finished = [ended[seed] for seed in sorted(ended)]
     return Comparison(
         method=entry.method,
         setting=choice.setting,
         validation=choice.score or 0.0,
-        test=Spread.of([summary["last"]["test_accuracy"] for summary in ended]),
-        passes=Spread.of([summary["last"]["passes"] for summary in ended]).mean,
-        runs=folders,
-        diverged=tuple(path for path, summary in zip(folders, ended, strict=True) if has_diverged(dict(summary))),
+        test=Spread.of([summary["last"]["test_accuracy"] for _, summary in finished]),
+        passes=Spread.of([summary["last"]["passes"] for _, summary in finished]).mean,
+        runs=tuple(run.path for run, _ in finished),
+        diverged=tuple(run.path for run, summary in finished if has_diverged(dict(summary))),
     )
 
 

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lesam.lab.config.checks import check
-from lesam.lab.config.run import RunConfig
+from lesam.lab.config.run import RunConfig, digest
+from lesam.lab.runs.repetitions import settings
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.grid import Build
 from lesam.lab.sweeps.pool import Event, Job, Pool
+from lesam.lab.sweeps.tuning import validation_accuracy
 
 if TYPE_CHECKING:
     import optuna
 
 ENDED = "ended"
 """Attribute of a trial: the runs that came to their end in it."""
+ASKED = "asked"
+"""Attribute of a study: what it was asked, see :func:`question`."""
+RETRIED = "retried"
+"""Attribute of a study: failed trials that were put back into the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def search(
     seeds: Sequence[int],
     *,
     trials: int,
-    study_name: str,
+    study_name: str | None = None,
     storage: str,
     runs: Path,
     jobs: int,
@@ -82,8 +88,9 @@ def search(
 ) -> optuna.Study:
     """Search for the setting with the best mean validation accuracy over the seeds, ``trials`` settings in all.
 
-    The study lies in ``storage``; processes on other machines that name the same one share its trials. A trial left
-    behind by a process of this machine that died is put back into the queue, and its runs resume from their folders.
+    The study lies in ``storage``; processes on other machines that ask the same there share its trials. By default its
+    name follows from what is asked (settings, ranges, seeds); a study of a given name that was asked something else is
+    refused. Trials that failed, or were left behind by a process of this machine that died, are queued again.
     """
     import optuna
 
@@ -91,16 +98,24 @@ def search(
     _check_validation(example)
     check(example)
     pool = Pool(runs=runs, jobs=jobs, threads=threads)
+    asked = question(example, ranges, seeds)
     runs.mkdir(parents=True, exist_ok=True)  # the study may lie beside the runs
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        study_name=study_name,
+        study_name=study_name or f"{example.recipe}-{example.scale}-{example.method}-{asked}",
         storage=storage,
         direction="maximize",
         load_if_exists=True,
         sampler=optuna.samplers.TPESampler(seed=sampler_seed, constant_liar=True),
     )
+    if study.user_attrs.get(ASKED, asked) != asked:
+        raise ValueError(
+            f"the study {study.study_name!r} searches other ranges, settings or seeds than these: its trials do not "
+            "answer this; give another --study, or leave it out"
+        )
+    study.set_user_attr(ASKED, asked)
     _requeue_orphans(study)
+    _requeue_failures(study)
     scores: dict[int, list[float]] = {}
     open_trials: dict[int, optuna.Trial] = {}
 
@@ -116,7 +131,7 @@ def search(
     def record(event: Event) -> None:
         number = event.job.key[0]
         if event.kind == "done" and event.summary is not None:
-            scores[number].append(event.summary["last"]["validation_accuracy"])
+            scores[number].append(validation_accuracy(event.summary))
             if number in open_trials:
                 ended = [*open_trials[number].user_attrs.get(ENDED, ()), _excerpt(event.summary)]
                 open_trials[number].set_user_attr(ENDED, ended)
@@ -149,12 +164,33 @@ def _check_validation(config: RunConfig) -> None:
         )
 
 
+def question(config: RunConfig, ranges: Sequence[Range], seeds: Sequence[int]) -> str:
+    """Ten digits of what is asked: all settings but those that are searched, the ranges and the seeds."""
+    searched = {item.path for item in ranges}
+    fixed = {path: value for path, value in settings(config).items() if path not in searched}
+    return digest({"fixed": fixed, "ranges": sorted(map(repr, ranges)), "seeds": sorted(seeds)})
+
+
 def _counted(study: optuna.Study) -> int:
-    """Trials that count against the total: finished, failed by their own fault, or being worked on."""
+    """Trials that count against the total: finished, failed in this search, or being worked on."""
     import optuna
 
     done = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING)
-    return sum(trial.state in done or "error" in trial.user_attrs for trial in study.get_trials(deepcopy=False))
+    retried = study.user_attrs.get(RETRIED, ())
+    return sum(
+        trial.state in done or ("error" in trial.user_attrs and trial.number not in retried)
+        for trial in study.get_trials(deepcopy=False)
+    )
+
+
+def _requeue_failures(study: optuna.Study) -> None:
+    """Put trials that failed when the search was last asked back into the queue: the cause may be gone."""
+    retried = list(study.user_attrs.get(RETRIED, ()))
+    for trial in study.get_trials(deepcopy=False):
+        if "error" in trial.user_attrs and trial.number not in retried:
+            study.enqueue_trial(trial.params)
+            retried.append(trial.number)
+    study.set_user_attr(RETRIED, retried)
 
 
 def _requeue_orphans(study: optuna.Study) -> None:

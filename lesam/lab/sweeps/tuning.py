@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import has_diverged
+from lesam.lab.runs.statistics import Spread
 
 Setting = tuple[str, ...]
 """Overrides, as in ``("optimizer.rho=0.4",)``."""
@@ -55,7 +55,7 @@ class Choice:
     def score(self) -> float | None:
         """Mean validation accuracy of the winner; None where nothing was searched."""
         found = self.scores.get(self.setting)
-        return statistics.fmean(found) if found else None
+        return Spread.of(found).mean if found else None
 
     @property
     def at_edge(self) -> bool:
@@ -88,7 +88,7 @@ def best(scores: Mapping[Setting, Sequence[float]]) -> Choice:
     >>> best({("optimizer.rho=0.1",): [0.5, 0.7], ("optimizer.rho=0.2",): [0.6, 0.6]}).setting
     ('optimizer.rho=0.1',)
     """
-    winner = max(scores, key=lambda setting: statistics.fmean(scores[setting]))
+    winner = max(scores, key=lambda setting: Spread.of(scores[setting]).mean)
     return Choice(setting=winner, scores={setting: tuple(of) for setting, of in scores.items()})
 
 

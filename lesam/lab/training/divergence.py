@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from lesam.lab.tasks.metrics import Seen
 
 LEVEL = 0.02
 """How near the loss of the uniform prediction counts as being there, as a share of it."""
+LUCK = 1.3
+"""Times the accuracy of guessing from which on a network counts as learning."""
 
 
 class RunDivergedError(RuntimeError):
@@ -73,6 +76,8 @@ def collapsed(row: Mapping[str, Any], previous: Mapping[str, Any] | None, unifor
     (True, False)
     """
     if previous is None or uniform is None or row.get("rho") is None or previous.get("rho") is None:
+        return False
+    if row.get("train_accuracy", 0.0) > LUCK * math.exp(-uniform):  # it learns, as at a slow start
         return False
     losses = [_loss(one) for one in (previous, row)]
     level = all(loss is not None and abs(loss - uniform) <= LEVEL * uniform for loss in losses)

@@ -175,10 +175,15 @@ class Run:
         if found is not None:
             session.restore(found)
         if self.fabric.is_global_zero:
-            if found is None and complaints:
+            if found is None and folder.metrics():
                 aside = folder.set_aside(["metrics.jsonl", "steps.jsonl", "metrics.csv"])
-                progress.message(f"training starts anew; the rows so far are kept in {aside}")
+                progress.message(f"there is no checkpoint: training starts anew; the rows so far are kept in {aside}")
             folder.rewind(epoch=session.epoch)
+            if session.finished and not folder.metrics():
+                raise ValueError(
+                    f"{folder.path} has the weights of a finished run and no rows of it: its metrics.jsonl is gone. "
+                    "Put it back, or train the run anew with --again"
+                )
         self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], progress.message)
 
     def finish(self) -> Summary:

@@ -143,7 +143,7 @@ def test_no_images_and_other_refusals(digits: RunFolder, tmp_path: Path) -> None
 
 
 def test_a_damaged_checkpoint_is_not_attacked(digits: RunFolder, tmp_path: Path) -> None:
-    run = trained(override(digits.config(), ["schedule.epochs=1"]), tmp_path)
+    run = trained(override(digits.config(), ["schedule.epochs=1", "record.keep_epochs=1"]), tmp_path)
     (weights,) = run.checkpoints.glob("*/weights.safetensors")
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

@@ -128,3 +128,13 @@ def test_two_passes_take_twice_as_long_as_one(tmp_path: Path) -> None:
     plans = {run.row: run.config for run in paper.find("cifar").plan(request(tmp_path, scale="paper"))}
     seconds = {row: planning.estimate(config, tmp_path).seconds for row, config in plans.items()}
     assert seconds["SAM"] == pytest.approx(2 * seconds["SGD"])
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_every_experiment_can_be_planned(scale: str, tmp_path: Path) -> None:
+    for name in paper.NAMES:
+        experiment = paper.find(name)
+        request = Request(scale=scale, runs=tmp_path / "runs").of(experiment)
+        planned = [run for run in paper.plan(experiment, request)][:: 40 if scale != "smoke" else 20]
+        for line in planning.lines(experiment, request, tmp_path, planned):
+            assert line

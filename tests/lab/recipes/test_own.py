@@ -23,6 +23,11 @@ def shorter(method, scale, seed):
     return replace(config, recipe="shorter", schedule=replace(config.schedule, epochs=1, budget_anneal_start=None))
 
 
+def doubled(method, scale, seed):
+    config = shorter(method, scale, seed)
+    return replace(config, system=replace(config.system, precision="64-true"))
+
+
 def nothing(method, scale, seed):
     return None
 
@@ -99,3 +104,21 @@ def test_a_run_folder_that_names_a_module_does_not_import_it(folder: Path, capsy
 
 def test_every_recipe_lies_in_a_file_of_its_own_kind() -> None:
     assert all(recipe.name == name and recipe.title for name, recipe in recipes.known().items())
+
+
+def test_its_own_system_section_stays_where_the_command_says_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = named(folder, "doubled")
+    assert main(["train", mine, "--method", "sam", "--scale", "smoke", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["system"]["precision"] == "64-true"
+    assert main(["train", mine, "--method", "sam", "--scale", "smoke", "--precision", "32-true", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["system"]["precision"] == "32-true"
+
+
+def test_a_package_that_it_lacks_is_named_with_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "lacking_recipes.py").write_text("import a_package_nobody_has\n")
+    assert main(["train", "lacking_recipes:f", "--scale", "smoke"]) == 1
+    said = capsys.readouterr().err
+    assert f"{folder / 'lacking_recipes.py'} needs 'a_package_nobody_has'" in said
+    assert "pip install" not in said

@@ -143,3 +143,31 @@ def test_curves_are_means_over_the_seeds_that_have_an_epoch() -> None:
     assert epochs.tolist() == [1, 2, 3]
     assert mean.tolist() == [1.0, 3.0, 9.0]
     assert std.tolist() == pytest.approx([0.0, math.sqrt(2), 0.0])
+
+
+def test_every_setting_that_differs_is_in_the_label(tmp_path: Path) -> None:
+    plain = recipes.build("digits", method="sam", scale="smoke", seed=0)
+    changes = [
+        [],
+        ["optimizer.micro_batches=2"],
+        ["data.options.test_size=100"],
+        ["optimizer.lr=0.3", "schedule.lr=constant"],
+    ]
+    for number, change in enumerate(changes):
+        finished(override(plain, change), tmp_path, 0.5 + number / 10, 0.5, [None])
+    labels = [each.label for each in group(find_runs([tmp_path]))]
+    assert len(set(labels)) == len(changes)
+    assert any("micro_batches=2" in label for label in labels)
+    assert any("test_size=100" in label for label in labels)
+    assert any("optimizer.lr=0.3" in label and "schedule.lr=constant" in label for label in labels)
+
+
+@pytest.mark.parametrize("change", ["schedule.epochs=8", "data.options.test_size=100", "model.options.width=16"])
+def test_a_gain_is_over_the_same_data_network_and_length(tmp_path: Path, change: str) -> None:
+    sgd = recipes.build("digits", method="sgd", scale="smoke", seed=0)
+    sam = recipes.build("digits", method="sam", scale="smoke", seed=0)
+    finished(sgd, tmp_path, 0.5, 0.5, [None])
+    finished(sam, tmp_path, 0.6, 0.6, [None])
+    finished(override(sam, [change]), tmp_path, 0.7, 0.7, [None])
+    gains = sorted(line.gain.mean for line in tables.lines(group(find_runs([tmp_path]))) if line.gain is not None)
+    assert gains == [pytest.approx(0.1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from lesam.lab import recipes
 from lesam.lab.cli import main
 from lesam.lab.config.text import override
 from lesam.lab.data.loading import load_data
-from lesam.lab.runs.folder import RunFolder
-from tests.lab.running import last_checkpoint, smoke, trained
+from lesam.lab.runs.folder import RunFolder, find_runs
+from tests.lab.running import Listener, last_checkpoint, smoke, trained
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +98,63 @@ def test_a_folder_of_another_version_says_which(tmp_path: Path) -> None:
         run.config()
     assert __version__ in str(caught.value)
     assert "flavour" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", "5\n"),
+        ("metrics.jsonl", '{"no": "epoch"}\n'),
+        ("summary.json", '{"last": {"test_accuracy": 0.5}}'),
+        ("summary.json", '{"last": {"test_accuracy": "abc"}, "best_test_selected": {"test_accuracy": 0.5}}'),
+    ],
+)
+def test_a_file_of_another_shape_is_named_and_the_other_runs_are_shown(
+    runs: Path, name: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [shutil.copytree(run, tmp_path / run.name) for run in sorted(runs.iterdir())]
+    (folders[0] / name).write_text(content)
+    assert main(["table", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert str(folders[0] / name) in captured.err
+    assert "| SGD | 1 |" in captured.out
+
+
+@pytest.mark.parametrize("content", ["[{", "5", "[5]"])
+def test_a_damaged_list_of_starts_is_named(runs: Path, content: str, tmp_path: Path) -> None:
+    source = sorted(runs.iterdir())[0]
+    folder = RunFolder(shutil.copytree(source, tmp_path / source.name))
+    (folder.path / "environment.json").write_text(content)
+    with pytest.raises(ValueError, match=r"environment\.json is damaged"):
+        folder.environments()
+
+
+def test_a_linked_run_folder_is_found_once_and_loops_end(runs: Path, tmp_path: Path) -> None:
+    first, second = sorted(runs.iterdir())
+    (tmp_path / "link").symlink_to(first, target_is_directory=True)
+    shutil.copytree(second, tmp_path / second.name)
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert [run.path.name for run in find_runs([tmp_path])] == sorted(["link", second.name])
+
+
+def test_rows_without_a_checkpoint_are_kept_aside(tmp_path: Path) -> None:
+    config = smoke("digits", "schedule.epochs=1")
+    folder = trained(config, tmp_path)
+    before = (folder.path / "metrics.jsonl").read_text()
+    shutil.rmtree(folder.checkpoints)
+    (folder.path / "summary.json").unlink()
+    (folder.path / "earlier" / "1-mine").mkdir(parents=True)
+    listener = Listener()
+    trained(config, tmp_path, listener)
+    assert (folder.path / "earlier" / "1" / "metrics.jsonl").read_text() == before
+    assert any("there is no checkpoint" in message for message in listener.messages)
+
+
+def test_weights_without_rows_are_no_result(tmp_path: Path) -> None:
+    config = smoke("digits", "schedule.epochs=1")
+    folder = trained(config, tmp_path)
+    for name in ("metrics.jsonl", "summary.json"):
+        (folder.path / name).unlink()
+    with pytest.raises(ValueError, match="no rows of it"):
+        trained(config, tmp_path)
+    assert not (folder.path / "summary.json").exists()

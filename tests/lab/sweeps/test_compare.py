@@ -38,3 +38,16 @@ def test_the_command_ends_with_a_table_and_a_picture(tmp_path: Path, capsys: pyt
         assert f"| {title} |" in shown
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "compare.md").read_text() in shown
+
+
+def test_further_seeds_join_the_earlier_ones(tmp_path: Path) -> None:
+    (first,) = compare.compare(runs=tmp_path, seeds=(0,), jobs=1, scale="smoke", methods=("sgd",))
+    (both,) = compare.compare(runs=tmp_path, seeds=(1,), jobs=1, scale="smoke", methods=("sgd",))
+    assert (first.test.n, both.test.n) == (1, 2)
+    assert set(first.runs) < set(both.runs)
+
+
+def test_no_seed_is_refused_before_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--scale", "smoke", "-o", str(tmp_path / "out"), "--seeds"]) == 2
+    assert "at least one seed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -111,3 +111,61 @@ def test_a_search_never_chooses_on_the_test_split(tmp_path: Path) -> None:
             runs=tmp_path,
             jobs=1,
         )
+
+
+def found(
+    tmp_path: Path, *ranges: str, changes: Sequence[str] = (), seeds: Sequence[int] = (0,), trials: int = 2, **more
+):
+    storage = f"sqlite:///{tmp_path / 'study.sqlite3'}"
+    parsed = [search.Range.parse(text) for text in ranges]
+    kept = [*changes, "data.options.validation=0.1"]
+    return search.search(
+        lambda setting, seed: build([*kept, *setting], seed),
+        parsed,
+        seeds,
+        trials=trials,
+        storage=storage,
+        runs=tmp_path,
+        jobs=1,
+        **more,
+    )
+
+
+def test_another_question_is_another_study(tmp_path: Path) -> None:
+    asked = [
+        found(tmp_path, "optimizer.sigma=0.1:0.2", trials=1),
+        found(tmp_path, "optimizer.sigma=0.1:0.3", trials=1),
+        found(tmp_path, "optimizer.sigma=0.1:0.2", trials=1, changes=["optimizer.lr=0.01"]),
+        found(tmp_path, "optimizer.sigma=0.1:0.2", trials=1, seeds=(1,)),
+    ]
+    assert len({study.study_name for study in asked}) == 4
+    again = found(tmp_path, "optimizer.sigma=0.1:0.2", trials=2)
+    assert again.study_name == asked[0].study_name
+    assert len(again.trials) == 2
+
+
+def test_a_named_study_is_refused_for_another_question(tmp_path: Path) -> None:
+    found(tmp_path, "optimizer.sigma=0.1:0.2", trials=1, study_name="mine")
+    with pytest.raises(ValueError, match="'mine' searches other ranges"):
+        found(tmp_path, "optimizer.lr=0.1:0.2", trials=1, study_name="mine")
+
+
+def test_failed_trials_are_tried_again_by_the_next_command(tmp_path: Path) -> None:
+    def failing(setting: Sequence[str], seed: int) -> RunConfig:
+        return build(["data.options.validation=0.99", *setting], seed)
+
+    def ask(make) -> list[str]:
+        study = search.search(
+            make,
+            [search.Range.parse("optimizer.sigma=0.1:0.2")],
+            [0],
+            trials=1,
+            study_name="mine",
+            storage=f"sqlite:///{tmp_path / 'study.sqlite3'}",
+            runs=tmp_path,
+            jobs=1,
+        )
+        return [trial.state.name for trial in study.trials]
+
+    assert ask(failing) == ["FAIL"]
+    assert ask(failing) == ["FAIL", "FAIL"]

@@ -200,7 +200,9 @@ def test_a_mean_over_fewer_seeds_says_so(tmp_path: Path) -> None:
     for config, loss in zip(configs, (1.0, 2.0, None), strict=True):
         run = RunFolder.of(config, tmp_path)
         run.create(config, {})
-        run.finish({"folder": run.path.name, "last": {"train_loss": loss, "test_accuracy": 0.5}})
+        best = {"test_accuracy": 0.5, "epoch": 0}
+        row = {"train_loss": loss, "test_accuracy": 0.5}
+        run.finish({"folder": run.path.name, "last": row, "best_test_selected": best})
         runs.append(run)
     quantities = {"loss": last("train_loss"), "accuracy (%)": last("test_accuracy", 100.0)}
     rows, columns = {"SGD": Variant(method="sgd")}, {"digits": "digits"}

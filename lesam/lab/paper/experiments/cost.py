@@ -56,6 +56,8 @@ class Cost:
         known = [f"cifar100-{backbone}" for backbone in BACKBONES.values()]
         if request.recipes and not set(known) & set(request.recipes):
             raise ValueError(f"cost measures {', '.join(known)}; got {', '.join(request.recipes)}")
+        if request.methods and not set(METHODS) <= set(request.methods):
+            raise ValueError(f"cost compares {' with '.join(METHODS)} and has no part; leave --methods out")
         return []
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
-from lesam.lab.paper.study.entries import Ranges, groups
+from lesam.lab.paper.study.entries import NOISY, Ranges, groups
 from lesam.lab.paper.study.verdicts import Difference, Verdict, holm
 
 Scores = Mapping[str, Mapping[int, float]]
@@ -37,49 +37,42 @@ class Judged:
 
 def claims(stage: Ranges) -> list[Claim]:
     """All claims about a stage whose entries compete there, those of the paper first."""
-    base, rivals = title(stage.base), [title(method) for method in stage.first if not method.startswith("lesam")]
+    sam, lesam, plus, base = (title(method) for method in ("sam", "lesam", "lesamplus", stage.base))
+    rivals = [title(method) for method in stage.first if not method.startswith("lesam")]
+    longer = f"{base}, twice the epochs"
     found = [
-        Claim(text="SAM beats the base", ours="SAM", theirs=base),
-        Claim(text="LE-SAM beats the base", ours="LE-SAM", theirs=base),
-        *(Claim(text=f"LE-SAM beats {name}", ours="LE-SAM", theirs=name) for name in rivals),
-        Claim(text="LE-SAM+ beats SAM", ours="LE-SAM+", theirs="SAM"),
-        Claim(text="LE-SAM+ beats LE-SAM", ours="LE-SAM+", theirs="LE-SAM"),
-        Claim(text="SAM beats the base at twice the epochs", ours="SAM", theirs=f"{base}, twice the epochs"),
-        Claim(text="LE-SAM beats the base at twice the epochs", ours="LE-SAM", theirs=f"{base}, twice the epochs"),
-        Claim(
-            text="the budget helps: LE-SAM beats SAM with the same warm-up and annealing",
-            ours="LE-SAM",
-            theirs="SAM, warmed up and annealed",
-        ),
-        Claim(text="annealing helps LE-SAM", ours="LE-SAM", theirs="LE-SAM, warmed up"),
-        Claim(text="annealing helps SAM", ours="SAM, annealed", theirs="SAM"),
-        Claim(text="warming up helps LE-SAM", ours="LE-SAM", theirs="LE-SAM, annealed"),
-        Claim(text="a cap helps LE-SAM", ours="LE-SAM, nearly always at the cap", theirs="LE-SAM"),
         *(
-            Claim(text=f"{name} helps more with a perturbation for each tenth of the batch", ours=local, theirs=name)
-            for name, local in (("SAM", "SAM, local, m = B/10"), ("LE-SAM", "LE-SAM, local, m = B/10"))
+            Claim(text=f"{ours} beats {theirs}", ours=ours, theirs=theirs)
+            for ours, theirs in ((sam, base), (lesam, base))
         ),
+        *(Claim(text=f"{lesam} beats {name}", ours=lesam, theirs=name) for name in rivals),
+        *(Claim(text=f"{plus} beats {name}", ours=plus, theirs=name) for name in (sam, lesam)),
+        *(Claim(text=f"{name} beats {longer}", ours=name, theirs=longer) for name in (sam, lesam)),
         Claim(
-            text="a late switch keeps SAM's gain (four fifths of it)",
-            ours="SAM, in the last quarter only",
-            theirs="SAM",
-            margin=0.2,
+            text=f"the budget helps: {lesam} beats {sam} with the same warm-up and annealing",
+            ours=lesam,
+            theirs=f"{sam}, warmed up and annealed",
         ),
-        Claim(
-            text="a late switch keeps LE-SAM's gain (four fifths of SAM's)",
-            ours="LE-SAM, in the last quarter only",
-            theirs="LE-SAM",
-            margin=0.2,
+        Claim(text=f"annealing helps {lesam}", ours=lesam, theirs=f"{lesam}, warmed up"),
+        Claim(text=f"annealing helps {sam}", ours=f"{sam}, annealed", theirs=sam),
+        Claim(text=f"warming up helps {lesam}", ours=lesam, theirs=f"{lesam}, annealed"),
+        Claim(text=f"a cap helps {lesam}", ours=f"{lesam}, nearly always at the cap", theirs=lesam),
+        *(
+            Claim(text=f"a perturbation for each tenth of the batch helps {name}", ours=local, theirs=name)
+            for name, local in ((name, f"{name}, local, m = B/10") for name in (sam, lesam))
         ),
-        Claim(
-            text="LE-SAM beats SAM under wrong labels",
-            ours="LE-SAM, 20 % wrong labels",
-            theirs="SAM, 20 % wrong labels",
+        *(
+            Claim(
+                text=f"a late switch loses at most a fifth of {sam}'s gain to {name} throughout",
+                ours=f"{name}, in the last quarter only",
+                theirs=name,
+                margin=0.2,
+            )
+            for name in (sam, lesam)
         ),
-        Claim(
-            text="SAM beats the base under wrong labels",
-            ours="SAM, 20 % wrong labels",
-            theirs=f"{base}, 20 % wrong labels",
+        *(
+            Claim(text=f"{ours} beats {theirs} under wrong labels", ours=f"{ours}{NOISY}", theirs=f"{theirs}{NOISY}")
+            for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
         ),
     ]
     competing = {entry.name for group in groups(stage, "small") for entry in group}
@@ -89,7 +82,7 @@ def claims(stage: Ranges) -> list[Claim]:
 def judged(stage: Ranges, scores: Scores) -> list[Judged]:
     """Verdicts on the claims whose entries have run, corrected for the number of all claims about the stage."""
     every = claims(stage)
-    sam = Difference.between(scores.get("SAM", {}), scores.get(title(stage.base), {}))
+    sam = Difference.between(scores.get(title("sam"), {}), scores.get(title(stage.base), {}))
     if sam is None:
         return []
     gain, found = sam.spread.mean, []

@@ -18,6 +18,10 @@ COLD: Setting = ("schedule.budget_warmup=0",)
 TWO_PASSES = ("sam", "asam", "gsam", "friendlysam", "ssam", "fishersam", "eigensam", "esam")
 
 
+NOISY = ", 20 % wrong labels"
+"""Behind the names of entries that are trained so."""
+
+
 def doublings(path: str, first: float, count: int = 5) -> tuple[Setting, ...]:
     """Settings of one field, each twice the one before.
 
@@ -79,9 +83,10 @@ MLP = Ranges(
     base_settings=_PAIRS,
     first={
         **dict.fromkeys(TWO_PASSES, 0.1),
-        "asam": 0.5,
+        "asam": 0.0625,
+        "esam": 0.0125,
         "s2sam": 0.1,
-        "msam": 0.75,
+        "msam": 0.09375,
         "lesam": 0.05,
         "lesamplus": 0.05,
     },
@@ -129,7 +134,7 @@ def controls(stage: Ranges) -> list[Entry]:
     # At a budget of 1 nearly every step is at the cap: SAM with a radius that is warmed up and annealed by the budget.
     found.append(
         Entry(
-            name="LE-SAM, nearly always at the cap",
+            name=f"{title('lesam')}, nearly always at the cap",
             recipe=stage.recipe,
             method="lesam",
             fixed=("optimizer.sigma=1",),
@@ -148,11 +153,8 @@ def further(stage: Ranges) -> list[Entry]:
     noisy = ("data.options.label_noise=0.2",)
     return [
         *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),
-        stage.base_entry(f"{title(stage.base)}, 20 % wrong labels", noisy),
-        *(
-            stage.entry(method, f"{title(method)}, 20 % wrong labels", noisy)
-            for method in ("sam", "lesam", "lesamplus")
-        ),
+        stage.base_entry(f"{title(stage.base)}{NOISY}", noisy),
+        *(stage.entry(method, f"{title(method)}{NOISY}", noisy) for method in ("sam", "lesam", "lesamplus")),
     ]
 
 

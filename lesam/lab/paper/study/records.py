@@ -75,6 +75,7 @@ def record(entry: str, stage: Stage, setting: Setting, run: RunFolder, summary: 
 
 def write(records: Iterable[Record], folder: Path) -> None:
     """One file for each recipe, one line for each run, in an order that does not depend on when runs ended."""
+    folder.mkdir(parents=True, exist_ok=True)
     by_recipe: dict[str, list[Record]] = {}
     for one in records:
         by_recipe.setdefault(one.recipe, []).append(one)

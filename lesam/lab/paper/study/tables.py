@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.claims import Scores, judged, open_claims
@@ -17,6 +16,8 @@ from lesam.lab.sweeps.tuning import Setting
 Table = list[tuple[str, ...]]
 """Rows of cells, headings first."""
 
+SAM = title("sam")
+
 _RESULTS = (
     "entry",
     "passes",
@@ -24,7 +25,7 @@ _RESULTS = (
     "n",
     "test accuracy (%)",
     "to the base",
-    "to SAM",
+    f"to {SAM}",
     "NLL",
     "calibration error",
 )
@@ -52,14 +53,14 @@ class StageTables:
     def results(self) -> Table:
         """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
         rows: Table = [_RESULTS]
-        scores, bars = self.scores, (title(self.stage.base), "SAM")
+        scores, bars = self.scores, (title(self.stage.base), SAM)
         for name in self._order(scores):
             runs = [one for one in self._of("repeat") if one.entry == name]
             lost = sum(one.diverged for one in runs)
             rows.append(
                 (
                     name,
-                    f"{fmean(one.last.get('passes') or 0 for one in runs):.3g}",
+                    f"{Spread.of([one.last.get('passes') or 0 for one in runs]).mean:.3g}",
                     _words(runs[0].setting) + (EDGE if self._at_edge(name, runs[0].setting) else ""),
                     str(len(runs)),
                     Spread.of(list(scores[name].values())).text(1.0) + (f" ({lost} diverged)" if lost else ""),
@@ -97,7 +98,7 @@ class StageTables:
         """Mean validation accuracy of every trial, smallest radius or budget first."""
         rows: Table = [("entry", "setting: mean validation accuracy (%) over two seeds")]
         for name, by_setting in self._searched().items():
-            cells = (f"{_words(setting)}: {fmean(of):.2f}" for setting, of in by_setting.items())
+            cells = (f"{_words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in by_setting.items())
             rows.append((name, "; ".join(cells)))
         return rows
 
@@ -144,7 +145,7 @@ def _words(setting: Setting) -> str:
 def _mean(runs: Sequence[Record], name: str, form: str) -> str:
     values = [one.last.get(name) for one in runs]
     known = [value for value in values if value is not None]
-    return form.format(fmean(known)) if known and len(known) == len(values) else ""
+    return form.format(Spread.of(known).mean) if known and len(known) == len(values) else ""
 
 
 def _difference(ours: Mapping[int, float], theirs: Mapping[int, float], same: bool) -> str:

@@ -93,8 +93,8 @@ def test_claims_are_judged_by_paired_differences():
     }
     verdicts = {one.claim.text: one.verdict for one in judged(MLP, scores)}
     assert verdicts == {
-        "SAM beats the base": "holds",
-        "LE-SAM beats the base": "holds",
+        "SAM beats AdamW": "holds",
+        "LE-SAM beats AdamW": "holds",
         "LE-SAM beats SAM": "holds",
         "LE-SAM+ beats SAM": "holds",
         "LE-SAM+ beats LE-SAM": "holds",
