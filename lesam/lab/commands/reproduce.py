@@ -48,6 +48,9 @@ def reproduce(
             help="Let runs keep what these experiments read as well, such as flatness mechanism.",
         ),
     ] = [],  # noqa: B006
+    tuned: Annotated[
+        bool, Parameter(negative="", help="Search every row of a table alike before: five settings, two seeds.")
+    ] = False,
     solver: Annotated[
         Literal["lanczos", "power"],
         Parameter(help="For eigenvalues of flatness: lanczos, or power iteration as the paper names, which is slow."),
@@ -61,6 +64,7 @@ def reproduce(
     from lesam.lab.config.suggest import unknown
     from lesam.lab.paper import results
     from lesam.lab.paper.experiment import Request
+    from lesam.lab.paper.tuned import TUNED
     from lesam.lab.sweeps.pool import RunsFailedError
     from lesam.lab.training.divergence import RunDivergedError
 
@@ -68,11 +72,13 @@ def reproduce(
         ((scale,), all_recipes.SCALES, "scale"),
         (methods, all_methods(), "method"),
         (recipes, all_recipes.names(), "recipe"),
-        ([*names, *keep_for], paper.NAMES, "experiment"),
+        ([name.removesuffix(TUNED) for name in [*names, *keep_for]], paper.NAMES, "experiment"),
     ):
         for name in given:
             if name not in known:
                 raise unknown(kind, name, known)
+    if tuned:
+        names = [name.removesuffix(TUNED) + TUNED for name in names]
     request = Request(
         scale=scale,
         seeds=tuple(distinct(seeds)) if seeds else (),

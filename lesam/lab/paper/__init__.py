@@ -22,6 +22,7 @@ from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
 from lesam.lab.paper.kept import keeping, lacking, said
 from lesam.lab.paper.planning import command
 from lesam.lab.paper.running import train_all
+from lesam.lab.paper.tuned import TUNED, tuned
 from lesam.lab.sweeps.pool import RunsFailedError
 from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
 from lesam.lab.training.inputs import check_inputs
@@ -30,7 +31,9 @@ NAMES: tuple[str, ...] = tuple(found.name.replace("_", "-") for found in pkgutil
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name."""
+    """The experiment of a name; ``NAME-tuned`` is a table with every row searched alike."""
+    if name.endswith(TUNED) and name.removesuffix(TUNED) in NAMES:
+        return tuned(find(name.removesuffix(TUNED)))
     if name not in NAMES:
         raise unknown("experiment", name, NAMES)
     module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
