@@ -66,7 +66,7 @@ def lost_since(table: Tensor, *, first_step: int, before: int | None) -> int | N
 
 
 def collapsed(row: Mapping[str, Any], previous: Mapping[str, Any] | None, uniform: float | None) -> bool:
-    """Whether two epochs in a row have the loss of the uniform prediction while the radius grows.
+    """Whether two epochs in a row have the loss of guessing, and its accuracy, while the radius grows.
 
     A loss budget divides by the gradient: where a network predicts the same for every image, gradients vanish, the
     radius grows and nothing leads back.

@@ -293,7 +293,8 @@ class Run:
             self._collapse_said = True
             self.progress.message(
                 f"collapsed: after epoch {row['epoch'] + 1} the loss is that of the uniform prediction and the radius "
-                f"still grows ({row['rho']:.3g}); a smaller budget or a cap (optimizer.rho_max) prevents it"
+                f"still grows ({row['rho']:.3g}); schedule.budget_warmup=0.2, a smaller budget or a cap "
+                "(optimizer.rho_max) prevents it"
             )
 
     def _checkpoint(self, extra_seconds: float = 0.0) -> None:

@@ -222,9 +222,11 @@ def test_a_collapse_is_said(tmp_path: Path) -> None:
     train(config, runs=tmp_path, progress=listener)
     rows = RunFolder.of(config, tmp_path).metrics()
     at_level = [abs(row["train_loss"] - math.log(10)) <= 0.02 * math.log(10) for row in rows]
+    guessing = [row["train_accuracy"] <= 0.13 for row in rows]
     grows = [False, *(new["rho"] > old["rho"] for old, new in itertools.pairwise(rows))]
-    expected = [k for k in range(1, len(rows)) if at_level[k - 1] and at_level[k] and grows[k]]
+    expected = [k for k in range(1, len(rows)) if at_level[k - 1] and at_level[k] and grows[k] and guessing[k]]
     said = [text for text in listener.messages if "uniform prediction" in text]
     assert expected
     assert len(said) == 1
     assert f"after epoch {expected[0] + 1} " in said[0]
+    assert "schedule.budget_warmup=0.2" in said[0]
