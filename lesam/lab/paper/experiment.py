@@ -109,6 +109,10 @@ class Experiment(Protocol):
     def title(self) -> str:
         """What it shows."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether its plan grows: some runs follow from what others choose."""
+
     def seeds(self, scale: str) -> tuple[int, ...]:
         """Its seeds where the user names none."""
 

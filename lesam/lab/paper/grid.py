@@ -64,6 +64,11 @@ class Grid:
     draw: Callable[[Request, Sequence[Cell]], Mapping[str, Drawing]] = lambda request, cells: {}
     remarks: Callable[[Request, Sequence[Cell]], Sequence[str]] = lambda request, cells: ()
 
+    @property
+    def searches(self) -> bool:
+        """All its runs are known beforehand."""
+        return False
+
     def seeds(self, scale: str) -> tuple[int, ...]:
         """Three, or one at the smoke scale."""
         return few_seeds(scale)

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,8 @@ def lines(experiment: Experiment, request: Request, output: Path, planned: Seque
         counted = sum(one.basis == COUNTED for one in estimates)
         if counted:
             yield f"# {counted} of the times are counted, not measured: right to a factor of two or three"
+    if experiment.searches:
+        yield "# further runs follow from what these choose"
     yield f"{_again(experiment, request, output)}  # trains what is missing, evaluates, writes the result"
 
 
@@ -154,13 +156,8 @@ def _measured(config: RunConfig, runs: Path) -> tuple[float, str] | None:
     """Seconds of a step as finished runs of the same recipe and scale took, and which runs those were."""
     steps: dict[str, list[float]] = {}
     passes: dict[str, list[float]] = {}
-    for path in sorted(runs.glob(f"{config.recipe}-{config.scale}-*/summary.json")):
-        run = RunFolder(path.parent)
-        try:
-            summary, other = run.summary() or {}, run.config()
-            seconds = float(summary["seconds"]) / float(summary["last"]["step"])
-        except (ValueError, KeyError, TypeError, ZeroDivisionError):  # what cannot be read says nothing about time
-            continue
+    files = sorted(runs.glob(f"{config.recipe}-{config.scale}-*/summary.json"))
+    for other, seconds in _timings(tuple((file, file.stat().st_mtime_ns) for file in files)):
         if other.data.batch_size == config.data.batch_size and other.model == config.model:
             passes.setdefault(other.method, []).append(seconds / _passes(other))
             if other.schedule.switch_at == config.schedule.switch_at:
@@ -171,6 +168,20 @@ def _measured(config: RunConfig, runs: Path) -> tuple[float, str] | None:
         per_pass = statistics.median(value for values in passes.values() for value in values)
         return per_pass * _passes(config), f"measured on {', '.join(map(title, passes))} by passes a step"
     return None
+
+
+@lru_cache(maxsize=4)
+def _timings(files: tuple[tuple[Path, int], ...]) -> list[tuple[RunConfig, float]]:
+    """Finished runs and their seconds a step, read once for all runs of a plan; the times of the files are its key."""
+    found = []
+    for file, _ in files:
+        run = RunFolder(file.parent)
+        try:
+            summary = run.summary() or {}
+            found.append((run.config(), float(summary["seconds"]) / float(summary["last"]["step"])))
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):  # what cannot be read says nothing about time
+            continue
+    return found
 
 
 def _passes(config: RunConfig) -> float:

@@ -170,6 +170,8 @@ def state(experiment: Experiment, request: Request, output: Path) -> str:
     layouts = {name: finished(config, request.runs) for name, config in planned.items()}
     workers = [max(there) for there in layouts.values() if there]
     runs = f"{len(workers)} of {len(planned)} runs finished" if planned else "needs no runs"
+    if experiment.searches and planned:
+        runs += "; more follow from what they choose" if len(workers) < len(planned) else ""
     if any(number > 1 for number in workers):
         runs += f", {by_number(workers)}"
     shown = [name in known or any(run.path.name in known for run in layouts[name].values()) for name in planned]

@@ -68,6 +68,11 @@ class Tuned:
         """What it shows."""
         return f"{self.grid.title}, every method searched alike"
 
+    @property
+    def searches(self) -> bool:
+        """The repetitions follow from the trials."""
+        return True
+
     def seeds(self, scale: str) -> tuple[int, ...]:
         """Those of the table."""
         return self.grid.seeds(scale)

@@ -49,6 +49,7 @@ class Cost:
     name = "cost"
     title = "Training time per epoch of SAM and LE-SAM on CIFAR-100"
 
+    searches = False
     seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:

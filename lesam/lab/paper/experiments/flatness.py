@@ -36,6 +36,7 @@ class Flatness:
     name = "flatness"
     title = "Hessian spectrum, trace and low-pass filter of SGD, SAM and LE-SAM"
 
+    searches = False
     seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:

@@ -16,6 +16,7 @@ class Study:
 
     name = "study"
     title = "Every method on MNIST-1D, with a verdict on every claim"
+    searches = True
 
     def seeds(self, scale: str) -> tuple[int, ...]:
         """Twenty repetitions."""
