@@ -117,7 +117,7 @@ def test_bfloat16_weights_train(case: Case, style: str):
     batch = next(batches(1, dtype=torch.bfloat16))
 
     def loss() -> float:
-        return float(nn.functional.cross_entropy(model(batch[0]).float(), batch[1]))
+        return float(nn.functional.cross_entropy(model(batch[0]).float(), batch[1]).detach())
 
     start = loss()
     for _ in range(25):

@@ -81,16 +81,16 @@ def merge(experiment: Experiment, request: Request, cells: Sequence[Cell], earli
         if (found := [now.get((row, column), {})[seed] for seed in sorted(now.get((row, column), {}))])
     ]
     there = {(place, seed) for found in (now, gone) for place, seeds in found.items() for seed in seeds}
-    every = sorted({seed for _, seed in there}) or request.seeds
+    every = tuple(sorted({seed for _, seed in there})) or request.seeds
+    wanted = experiment.plan(replace(request, methods=(), recipes=(), seeds=every))
     return Merged(
         cells=united,
         kept=_rows(earlier, gone) if whole else list(earlier.get("rows", ())),
         superseded=[*earlier.get("superseded", ()), *_rows(earlier, other)],
         missing=[
-            f"{row}, {column}, seed {seed}"
-            for row, column in whole
-            for seed in every
-            if ((row, column), seed) not in there
+            f"{run.row}, {run.column}, seed {run.config.seed}"
+            for run in wanted
+            if ((run.row, run.column), run.config.seed) not in there
         ],
     )
 

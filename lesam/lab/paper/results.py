@@ -18,6 +18,7 @@ from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
 from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.recipes.published import same_setting
 from lesam.lab.runs import environment
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
 LISTS = ("cells", "rows", "changes")
 """Parts of a result that are lists."""
@@ -50,6 +51,7 @@ def write(
         merged = merging.merge(experiment, request, cells, earlier)
         seeds = {config.seed for cell in merged.cells for config in cell.configs}
         seeds |= {seed for row in merged.kept for seed in row.get("seeds", ())}
+        seeds -= set(SEARCH_SEEDS) if experiment.searches else set()
         whole = replace(request, seeds=tuple(sorted(seeds)) or request.seeds)
         if own is None or merged.cells != list(cells) or merged.kept:
             own = experiment.report(whole, merged.cells, merged.kept)

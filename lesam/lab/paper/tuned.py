@@ -19,11 +19,10 @@ from lesam.lab.paper.experiment import Cell, Experiment, Planned, Report, Reques
 from lesam.lab.paper.grid import Grid
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.statistics import Spread
-from lesam.lab.sweeps.tuning import Choice, Setting, best, validation_accuracy
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Choice, Setting, best, validation_accuracy
 
 TUNED = "-tuned"
 """Behind the name of a table whose rows are searched alike."""
-SEARCH_SEEDS = (1000, 1001)
 HELD_OUT: Setting = ("data.options.validation=0.1",)
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 

@@ -22,9 +22,9 @@ from lesam.lab.runs.folder import RunFolder, find_runs, readable
 from lesam.lab.runs.repetitions import LOST, has_diverged
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.pool import Event, Job, train_jobs
-from lesam.lab.sweeps.tuning import Choice, Entry, Setting, best, validation_accuracy
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Choice, Entry, Setting, best, validation_accuracy
 
-SEARCH_SEED = 1000
+SEARCH_SEED = SEARCH_SEEDS[0]
 
 SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "sgd": (

@@ -14,6 +14,9 @@ from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.runs.statistics import Spread
 
+SEARCH_SEEDS = (1000, 1001)
+"""Of trials; no repetition has them."""
+
 Setting = tuple[str, ...]
 """Overrides, as in ``("optimizer.rho=0.4",)``."""
 

@@ -31,6 +31,8 @@ def make_fabric(system: SystemConfig) -> Fabric:
     if system.strategy == "fsdp":
         world: int | Literal["auto"] = nodes * devices if isinstance(devices, int) else "auto"
         strategy = ModelParallelStrategy(shard, data_parallel_size=world, tensor_parallel_size=1)
+    if system.precision == "16-mixed" and not _accelerated(system.accelerator):  # Fabric would take bfloat16
+        raise ValueError("system.precision=16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true")
     fabric = Fabric(
         accelerator=system.accelerator,
         devices=devices,
@@ -38,8 +40,6 @@ def make_fabric(system: SystemConfig) -> Fabric:
         strategy=strategy,
         precision=system.precision,
     )
-    if system.precision == "16-mixed" and fabric.device.type == "cpu":  # else Fabric would take bfloat16 without a word
-        raise ValueError("system.precision=16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true")
     fabric.launch()
     if system.deterministic:
         torch.use_deterministic_algorithms(True)
@@ -69,6 +69,11 @@ def shard(model: nn.Module, mesh: Any) -> nn.Module:
             fully_shard(child, mesh=data)
     fully_shard(model, mesh=data)
     return model
+
+
+def _accelerated(accelerator: str) -> bool:
+    """Whether runs train on something else than a CPU."""
+    return accelerator != "cpu" and (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def _count(text: str) -> int:

@@ -44,7 +44,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Bytes:
-    """Follows the bytes that torch's CPU allocator hands out inside: how many more there were at the worst moment.
+    """Follows the bytes that torch's CPU allocator hands out inside: how many more at the worst moment, and at the end.
 
     Example:
         >>> with Bytes() as followed:
@@ -53,7 +53,7 @@ class Bytes:
         True
     """
 
-    peak = 0
+    peak = left = 0
 
     def __enter__(self) -> Bytes:
         gc.collect()  # what is left of earlier work would be freed inside
@@ -66,10 +66,9 @@ class Bytes:
         self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         moves = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
-        now = 0
         for _, size in moves:
-            now += size
-            self.peak = max(self.peak, now)
+            self.left += size
+            self.peak = max(self.peak, self.left)
 
 
 class DeviceBytes:

@@ -132,7 +132,7 @@ def test_tensor_sets_split_without_loss_and_refuse_other_tensors() -> None:
     assert held_out.labels.tolist() != whole.split(0.3, seed=2)[1].labels.tolist()
     assert whole.subset(torch.tensor([3, 1])).labels.tolist() == [3, 1]
     with pytest.raises(ValueError, match="uint8"):
-        TensorSet(torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64))
+        TensorSet(torch.zeros(2, 1, 2, 2, dtype=torch.int32), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="labels"):
         TensorSet(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
 

@@ -24,11 +24,17 @@ TINY = {
     "resnet32": {"width": 4, "blocks": 1},
     "resnet32_glmc": {"width": 4, "blocks": 1, "hidden": 8},
     "digits_cnn": {"width": 4, "in_channels": 3},
+    "mlp": {"inputs": 3 * 32 * 32, "width": 4},
+    "signal_cnn": {"width": 16},
     "imagenet_resnet18": {},
     "imagenet_resnet50": {},
     "imagenet_resnet101": {},
     "vit_b_16": {"image_size": 32, "layers": 1, "heads": 2, "width": 16},
 }
+
+
+def inputs(name: str) -> Tensor:
+    return torch.randn(2, *((1, 1, 40) if name == "signal_cnn" else (3, 32, 32)))
 
 
 def parameters(model: nn.Module) -> int:
@@ -69,7 +75,7 @@ def test_output_shape_and_a_gradient_for_every_parameter(name: str) -> None:
     model = build(name, 7, **TINY[name])
     if name == "vit_b_16":  # its head starts at zero, which hides the body from the first gradient
         nn.init.normal_(model.heads.head.weight)
-    out = model(torch.randn(2, 3, 32, 32))
+    out = model(inputs(name))
     assert out.shape == (2, 7)
     if name == "resnet32_glmc":  # its other heads answer when it is given two views
         out = torch.cat([head for view in model(*torch.randn(2, 2, 3, 32, 32)) for head in view], 1)
@@ -81,7 +87,7 @@ def test_output_shape_and_a_gradient_for_every_parameter(name: str) -> None:
 def test_channels_last_gives_the_same_numbers(name: str) -> None:
     torch.manual_seed(0)
     model = build(name, 5, **TINY[name]).double().eval()
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    x = inputs(name).double()
     expected = model(x)
     model = model.to(memory_format=torch.channels_last)
     torch.testing.assert_close(model(x.contiguous(memory_format=torch.channels_last)), expected)

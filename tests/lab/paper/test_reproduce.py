@@ -47,7 +47,8 @@ def test_an_experiment_runs_offline_and_its_numbers_lead_to_run_folders(name: st
     assert main(["reproduce", name, "--scale", "smoke", "-o", str(tmp_path), *PARTS.get(name, [])]) == 0
     folder = tmp_path / name / "smoke"
     result = json.loads((folder / "result.json").read_text())
-    assert (result["experiment"], result["scale"], result["seeds"]) == (name, "smoke", [0])
+    seeds = [0, 1] if name == "study" else [0]
+    assert (result["experiment"], result["scale"], result["seeds"]) == (name, "smoke", seeds)
     assert (folder / "table.md").exists() or (folder / "figure.png").exists()
     assert result["rows"]
     for row in result["rows"]:

@@ -10,8 +10,8 @@ import pytest
 from lesam.lab import paper
 from lesam.lab.cli import main
 from lesam.lab.paper.experiment import Request
-from lesam.lab.paper.tuned import SEARCH_SEEDS
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
 ASKED = ["--recipes", "cifar10-resnet18", "--methods", "sgd", "sam", "--scale", "smoke"]
 

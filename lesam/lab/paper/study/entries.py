@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from lesam.lab.config.optimizer import title
 from lesam.lab.sweeps.tuning import Entry, Setting
 
-SEARCH_SEEDS = (1000, 1001)
-"""Of the trials; no repetition has them."""
-
 ANNEALED: Setting = ("schedule.budget_anneal_start=0.8",)
 CONSTANT: Setting = ("schedule.budget_anneal_start=null",)
 WARMED: Setting = ("schedule.budget_warmup=0.2",)

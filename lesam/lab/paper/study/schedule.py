@@ -9,10 +9,10 @@ from pathlib import Path
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
-from lesam.lab.paper.study.entries import SEARCH_SEEDS, STAGES, Ranges, groups
+from lesam.lab.paper.study.entries import STAGES, Ranges, groups
 from lesam.lab.paper.study.records import Record, Stage
 from lesam.lab.runs.folder import RunFolder
-from lesam.lab.sweeps.tuning import Entry, Setting, choose, finished_in
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Entry, Setting, choose, finished_in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,10 @@ from lesam.lab import paper
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
-from lesam.lab.paper.study.entries import MLP, SEARCH_SEEDS, STAGES, groups
+from lesam.lab.paper.study.entries import MLP, STAGES, groups
 from lesam.lab.paper.study.schedule import export, study_runs
 from lesam.lab.paper.study.tables import StageTables
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
 
 @pytest.fixture(scope="module")
