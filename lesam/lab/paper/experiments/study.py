@@ -1,4 +1,4 @@
-"""The study: every method on MNIST-1D, searched with the same number of trials, with a verdict on every claim."""
+"""The study: every method on small settings, searched with the same number of trials, with a verdict on every claim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Study:
     """Trials of all entries, then repetitions of what validation chose."""
 
     name = "study"
-    title = "Every method on MNIST-1D, with a verdict on every claim"
+    title = "Every method on MNIST-1D and on CIFAR, with a verdict on every claim"
     searches = True
 
     def seeds(self, scale: str) -> tuple[int, ...]:

@@ -67,17 +67,21 @@ class Ranges:
         return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * self.epochs}",))
 
 
-_PAIRS: tuple[Setting, ...] = tuple(
-    (f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}")
-    for lr, decay in ((2e-3, 0.1), (4e-3, 0.1), (8e-3, 0.1), (16e-3, 0.1), (8e-3, 0.5))
-)
-"""Learning rate and weight decay of AdamW."""
+def rates(first: float) -> tuple[Setting, ...]:
+    """Four learning rates of AdamW, each twice the one before, and the third with a larger weight decay.
+
+    >>> rates(0.001)[2:]
+    (('optimizer.lr=0.004', 'optimizer.weight_decay=0.1'), ('optimizer.lr=0.008', 'optimizer.weight_decay=0.1'), \
+('optimizer.lr=0.004', 'optimizer.weight_decay=0.5'))
+    """
+    pairs = [*((first * 2**power, 0.1) for power in range(4)), (first * 4, 0.5)]
+    return tuple((f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}") for lr, decay in pairs)
 
 
 MLP = Ranges(
     recipe="mnist1d-mlp",
     base="adamw",
-    base_settings=_PAIRS,
+    base_settings=rates(2e-3),
     first={
         **dict.fromkeys(TWO_PASSES, 0.1),
         "asam": 0.0625,
@@ -94,7 +98,7 @@ MLP = Ranges(
 CNN = Ranges(
     recipe="mnist1d-cnn",
     base="adamw",
-    base_settings=_PAIRS,
+    base_settings=rates(2e-3),
     first={
         **dict.fromkeys(TWO_PASSES, 0.025),
         "asam": 0.125,
@@ -107,7 +111,24 @@ CNN = Ranges(
     repeats=20,
 )
 
-STAGES = (MLP, CNN)
+CIFAR = Ranges(
+    recipe="cifar100-mlp",
+    base="adamw",
+    base_settings=rates(5e-4),
+    first={
+        **dict.fromkeys(TWO_PASSES, 0.05),
+        "asam": 0.0625,
+        "esam": 0.0125,
+        "s2sam": 0.05,
+        "msam": 0.09375,
+        "lesam": 0.025,
+        "lesamplus": 0.025,
+    },
+    epochs=40,
+    repeats=5,
+)
+
+STAGES = (MLP, CNN, CIFAR)
 
 
 def competing(stage: Ranges) -> list[Entry]:
@@ -158,6 +179,6 @@ def further(stage: Ranges) -> list[Entry]:
 def groups(stage: Ranges, scale: str) -> list[list[Entry]]:
     """The entries of a stage in the order in which they run; controls and what follows on the first stage only."""
     if scale == "smoke":  # a look at the machinery
-        return [[stage.base_entry()], [replace(stage.entry("sam"), settings=doublings("optimizer.rho", 0.1, 2))]]
+        return [[replace(entry, settings=entry.settings[:2])] for entry in (stage.base_entry(), stage.entry("sam"))]
     bases = [stage.base_entry(), stage.twice_the_epochs]
     return [bases, competing(stage), *([controls(stage), further(stage)] if stage is MLP else [])]

@@ -47,8 +47,8 @@ def study_runs(request: Request) -> Iterator[StudyRun]:
 
 
 def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request) -> Iterator[StudyRun]:
-    base = replace(stage.base_entry(), fixed=request.changes)
-    tuned = _chosen(base, request)
+    base = groups(stage, request.scale)[0][0]
+    tuned = _chosen(replace(base, fixed=request.changes), request)
     if entry.method == stage.base:
         entry = replace(entry, fixed=(*entry.fixed, *request.changes))
     elif tuned is not None:  # everything but radius and budget is what was best for the base

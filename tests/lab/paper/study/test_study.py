@@ -30,7 +30,7 @@ def test_trials_come_first_and_methods_inherit_the_bases_setting(finished: tuple
     request, _ = finished
     runs = list(study_runs(request))
     base = [run for run in runs if run.entry.method == "adamw" and run.stage == "search"]
-    assert len(base) == 5 * len(SEARCH_SEEDS)
+    assert len(base) == 2 * len(SEARCH_SEEDS)
     scores = {
         run.setting: [
             one.record(request.runs).score  # type: ignore[union-attr]

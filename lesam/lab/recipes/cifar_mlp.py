@@ -1,0 +1,77 @@
+"""A fully connected network on 10,000 small CIFAR images: real images on which it interpolates, in half a minute a run.
+
+CIFAR-100 has its 20 coarse labels here. Every seed draws its own 10,000 training and 5,000 validation images, the same
+for all methods. ``small`` and ``paper`` are the same setting: the LE-SAM paper does not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from lesam.lab.config.optimizer import optimizer_config
+from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.recipes._smoke import smoke_run
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Recipe, Settings
+
+SIDE = 16
+BUDGETED = ("lesam", "lesamplus")
+
+# Plain optimizers with rates that train; the others wrap AdamW. Found by hand on other seeds than 0 to 19.
+_BASES: Mapping[str, Settings] = {
+    "sgd": {"lr": 0.02, "weight_decay": 5e-4},
+    "adam": {"lr": 1e-3},
+    "adamw": {"lr": 1e-3, "weight_decay": 1e-2},
+}
+
+# Where a search starts, not its result.
+_SETTINGS: Mapping[str, Settings] = {
+    **{method: {"rho": 0.2} for method in ("sam", "gsam", "friendlysam", "ssam", "fishersam", "s2sam")},
+    "asam": {"rho": 1.0},
+    "esam": {"rho": 0.1},
+    "eigensam": {"rho": 0.2, "every": 80},
+    "msam": {"rho": 1.0},
+    "lesam": {"sigma": 0.2, "rho_max": None},
+    "lesamplus": {"sigma": 0.1, "rho_max": None},
+}
+
+
+def cifar_mlp(data: str, method: str, scale: str, seed: int) -> RunConfig:
+    """A run of the fully connected network."""
+    name, network = f"{data}-mlp", ModelConfig(name="mlp", options={"inputs": 3 * SIDE**2, "width": 256, "depth": 3})
+    if scale == "smoke":
+        return smoke_run(name, method, seed, network, image_size=SIDE)
+    coarse: dict[str, Any] = {"labels": "coarse"} if data == "cifar100" else {}
+    base = _BASES.get(method) or {"base": "adamw", **_BASES["adamw"]}
+    return RunConfig(
+        recipe=name,
+        scale=scale,
+        seed=seed,
+        data=DataConfig(
+            name=data,
+            options={"train_size": 10_000, "validation": 0.1, "seed": seed, **coarse},
+            augment_options={"resize": SIDE},
+            normalisation=data,
+            batch_size=128,
+        ),
+        model=network,
+        optimizer=optimizer_config(method, **base, **_SETTINGS.get(method, {})),
+        schedule=ScheduleConfig(
+            epochs=40,
+            # Warmed up and annealed as on MNIST-1D, whose recipe says why.
+            budget_warmup=0.2 if method in BUDGETED else 0,
+            budget_anneal_start=0.8 if method in BUDGETED else None,
+        ),
+        record=RecordConfig(evaluate_every=10, checkpoint_minutes=CHECKPOINT_MINUTES, keep=1),
+    )
+
+
+RECIPES = tuple(
+    Recipe(
+        name=f"{data}-mlp",
+        title=f"{title}, 10,000 images of 16 x 16, fully connected network, AdamW",
+        build=partial(cifar_mlp, data),
+    )
+    for data, title in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100 in 20 coarse classes"))
+)
