@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lesam.lab.config.optimizer import OptimizerConfig
+from lesam.lab.config.optimizer import OptimizerConfig, budget_name
 from lesam.lab.config.run import RunConfig, ScheduleConfig, moment
 from lesam.lab.config.text import to_plain
 
@@ -87,6 +87,9 @@ def _check_time(
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if not optimizer.lr > 0:
         raise ValueError(f"optimizer.lr must be above 0, got {optimizer.lr}: nothing would be trained")
+    budget = budget_name(optimizer)
+    if budget is not None and not getattr(optimizer, budget) >= 0:
+        raise ValueError(f"optimizer.{budget} must be a number >= 0, got {getattr(optimizer, budget)}")
     for name in ("momentum", "beta2"):
         if not 0.0 <= getattr(optimizer, name) < 1.0:
             raise ValueError(f"optimizer.{name} must lie in [0, 1), got {getattr(optimizer, name)}")

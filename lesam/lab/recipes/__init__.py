@@ -12,6 +12,7 @@ scale, seed) -> RunConfig`` in ``my_module.py`` is called ``my_module:my_recipe`
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -99,6 +100,8 @@ def build(recipe: str, *, method: str = "lesam", scale: str = "small", seed: int
 def _imported(recipe: str) -> Build:
     """The function that ``module:function`` names, from the current folder or the path."""
     module_name, _, function_name = recipe.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise ValueError(f"a recipe of your own is named module:function, as Python imports them; got {recipe!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -113,6 +116,10 @@ def _imported(recipe: str) -> Build:
     if not callable(function):
         found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise unknown(f"function of {module_name}", function_name, found)
+    try:
+        inspect.signature(function).bind("method", "scale", 0)
+    except (TypeError, ValueError):
+        raise ValueError(f"{recipe} must be a function of (method, scale, seed) that returns a RunConfig") from None
     built: Build = function
     return built
 

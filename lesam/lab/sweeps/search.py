@@ -93,21 +93,29 @@ def search(
     refused. Trials that failed, or were left behind by a process of this machine that died, are queued again.
     """
     import optuna
+    from sqlalchemy.exc import SQLAlchemyError
 
     example = build([item.example for item in ranges], seeds[0])
     _check_validation(example)
     check(example)
     pool = Pool(runs=runs, jobs=jobs, threads=threads)
     asked = question(example, ranges, seeds)
-    runs.mkdir(parents=True, exist_ok=True)  # the study may lie beside the runs
+    if storage.startswith("sqlite:"):
+        runs.mkdir(parents=True, exist_ok=True)  # the study may lie beside the runs
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        study_name=study_name or f"{example.recipe}-{example.scale}-{example.method}-{asked}",
-        storage=storage,
-        direction="maximize",
-        load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=sampler_seed, constant_liar=True),
-    )
+    try:
+        study = optuna.create_study(
+            study_name=study_name or f"{example.recipe}-{example.scale}-{example.method}-{asked}",
+            storage=storage,
+            direction="maximize",
+            load_if_exists=True,
+            sampler=optuna.samplers.TPESampler(seed=sampler_seed, constant_liar=True),
+        )
+    except (SQLAlchemyError, ValueError, ImportError) as error:
+        raise ValueError(
+            f"--storage {storage} cannot be opened ({str(error).partition(chr(10))[0]}); it is a URL such as "
+            "sqlite:///study.sqlite3"
+        ) from None
     if study.user_attrs.get(ASKED, asked) != asked:
         raise ValueError(
             f"the study {study.study_name!r} searches other ranges, settings or seeds than these: its trials do not "

@@ -122,3 +122,14 @@ def test_a_package_that_it_lacks_is_named_with_its_file(folder: Path, capsys: py
     said = capsys.readouterr().err
     assert f"{folder / 'lacking_recipes.py'} needs 'a_package_nobody_has'" in said
     assert "pip install" not in said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [("os:getcwd", "must be a function of (method, scale, seed)"), ("../x:f", "is named module:function, as Python")],
+)
+def test_what_is_no_recipe_is_refused_in_a_sentence(
+    folder: Path, recipe: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", recipe, "--scale", "smoke"]) == 2
+    assert words in capsys.readouterr().err

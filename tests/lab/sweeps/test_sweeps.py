@@ -169,3 +169,23 @@ def test_failed_trials_are_tried_again_by_the_next_command(tmp_path: Path) -> No
 
     assert ask(failing) == ["FAIL"]
     assert ask(failing) == ["FAIL", "FAIL"]
+
+
+def test_a_storage_that_cannot_be_opened_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--storage foo://x cannot be opened .*; it is a URL"):
+        search.search(
+            lambda setting, seed: build(["data.options.validation=0.1", *setting], seed),
+            [search.Range.parse("optimizer.sigma=0.1:0.2")],
+            [0],
+            trials=1,
+            storage="foo://x",
+            runs=tmp_path / "runs",
+            jobs=1,
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_radius_below_zero_in_a_grid_shows_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"optimizer\.sigma must be a number >= 0, got -1\.0"):
+        grid.grid(build, [("optimizer.sigma=0.1",), ("optimizer.sigma=-1",)], [0], runs=tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
