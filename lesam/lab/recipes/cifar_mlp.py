@@ -7,6 +7,7 @@ for all methods. ``small`` and ``paper`` are the same setting: the LE-SAM paper 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,8 @@ def cifar_mlp(data: str, method: str, scale: str, seed: int) -> RunConfig:
     """A run of the fully connected network."""
     name, network = f"{data}-mlp", ModelConfig(name="mlp", options={"inputs": 3 * SIDE**2, "width": 256, "depth": 3})
     if scale == "smoke":
-        return smoke_run(name, method, seed, network, image_size=SIDE)
+        run = smoke_run(name, method, seed, network, image_size=SIDE)
+        return replace(run, data=replace(run.data, options={**run.data.options, "validation": 0.25}))
     coarse: dict[str, Any] = {"labels": "coarse"} if data == "cifar100" else {}
     base = _BASES.get(method) or {"base": "adamw", **_BASES["adamw"]}
     return RunConfig(
