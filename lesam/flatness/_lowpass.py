@@ -74,7 +74,7 @@ def low_pass_filter(
 ) -> LowPass:
     r"""Estimate :math:`(L * K)(w) = E_\tau L(w + \tau)` with :math:`\tau \sim N(0, \sigma^2 I)`.
 
-    The noise goes on every selected parameter, BatchNorm's included. Draw `i` depends on `seed` and `i` alone:
+    The noise is added to every selected parameter, BatchNorm's included. Draw `i` depends on `seed` and `i` alone:
     models of one architecture, and epochs of one run, see the same noise (common random numbers).
 
     Args:

@@ -22,11 +22,9 @@ Base = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 class SAM(SharpnessAware):
     r"""Sharpness-Aware Minimization: a fixed distance along the gradient.
 
-    Climbs :math:`\epsilon = \rho\, g / \lVert g\rVert`.
-
     Args:
         base: The optimizer to wrap.
-        rho: The radius.
+        rho: The radius, of :math:`\epsilon = \rho\, g / \lVert g\rVert`.
         **options: Those of :class:`SharpnessAware`, as for all methods.
 
     Example:
@@ -123,12 +121,10 @@ class EigenSAM(SharpnessAware):
 class FriendlySAM(SharpnessAware):
     r"""Friendly-SAM: climb what of the gradient is not in its running average.
 
-    Climbs along :math:`d = g - \lambda m` with :math:`m` the average.
-
     Args:
         base: The optimizer to wrap.
         rho: The radius.
-        weight: How much of the average is taken out; 0 is SAM.
+        weight: How much of the average :math:`m` is taken out, in :math:`d = g - \lambda m`; 0 is SAM.
         decay: Of the average.
         **options: Those of :class:`SharpnessAware`.
 
@@ -220,11 +216,9 @@ class ESAM(SharpnessAware):
 class MSAM(SharpnessAware):
     r"""Momentum-SAM: one pass, a fixed distance against the base's momentum.
 
-    At :math:`w - \rho\, v / \lVert v\rVert` with :math:`v` the momentum buffer.
-
     Args:
         base: An optimizer with momentum: SGD with ``momentum > 0``, or an Adam.
-        rho: The radius; far larger than SAM's.
+        rho: The radius; far larger than SAM's. The pass is at :math:`w - \rho\, v / \lVert v\rVert`.
         momentum: The name of the buffer in the base's state, where it is neither ``momentum_buffer`` nor ``exp_avg``.
         **options: Those of :class:`SharpnessAware`.
 
@@ -242,11 +236,9 @@ class MSAM(SharpnessAware):
 class S2SAM(SharpnessAware):
     r"""Single-step SAM: one pass, a fixed distance along the last step's gradient.
 
-    At :math:`w + \rho\, \hat g_{t-1} / \lVert \hat g_{t-1}\rVert`.
-
     Args:
         base: The optimizer to wrap.
-        rho: The radius.
+        rho: The radius. The pass is at :math:`w + \rho\, \hat g_{t-1} / \lVert \hat g_{t-1}\rVert`.
         **options: Those of :class:`SharpnessAware`.
 
     Example:

@@ -17,9 +17,8 @@ from lesam.lab.config.task import ClassificationConfig
 from lesam.lab.config.text import override
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Report, Request, Variant
 from lesam.lab.paper.grid import Grid
-from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.statistics import Spread
-from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Choice, Setting, best, validation_accuracy
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Setting, choose_among, finished_in, words
 
 TUNED = "-tuned"
 """Behind the name of a table whose rows are searched alike."""
@@ -81,14 +80,15 @@ class Tuned:
         planned = []
         for row, column, variant, recipe in self._places(request):
             trials = self._trials(variant, recipe, request)
-            for setting, configs in trials.items():
-                place = f"{column}, trial {' '.join(setting)}"
-                planned += [Planned(row=row, column=place, config=config) for config in configs]
-            choice = _choice(trials, request)
-            for seed in request.seeds if choice else ():
-                config = variant.config(recipe, request.scale, seed, request.changes)
-                chosen = override(config, choice.setting if choice else ())
-                planned.append(Planned(row=row, column=column, config=chosen, order=1))
+            planned += [
+                Planned(row=row, column=f"{column}, trial {' '.join(setting)}", config=config)
+                for setting, config in trials
+            ]
+            choice = choose_among(trials, finished_in(request.runs))
+            if choice is not None:
+                for seed in request.seeds:
+                    config = variant.config(recipe, request.scale, seed, request.changes)
+                    planned.append(Planned(row=row, column=column, config=override(config, choice.setting), order=1))
         return planned
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
@@ -101,10 +101,10 @@ class Tuned:
         )
         searched = [("", "column", "setting: mean validation accuracy (%)", "chosen")]
         for row, column, variant, recipe in self._places(request):
-            choice = _choice(self._trials(variant, recipe, request), request)
+            choice = choose_among(self._trials(variant, recipe, request), finished_in(request.runs))
             if choice is not None:
-                scores = (f"{_words(of)}: {Spread.of(values).mean * 100:.2f}" for of, values in choice.scores.items())
-                searched.append((row, column, "; ".join(scores), _words(choice.setting)))
+                scores = (f"{words(of)}: {Spread.of(values).mean * 100:.2f}" for of, values in choice.scores.items())
+                searched.append((row, column, "; ".join(scores), words(choice.setting)))
         trials = [
             {
                 "row": cell.row,
@@ -132,30 +132,13 @@ class Tuned:
                 if asked and (not request.methods or variant.method in request.methods):
                     yield row, column, variant, recipe
 
-    def _trials(self, variant: Variant, recipe: str, request: Request) -> dict[Setting, list[RunConfig]]:
+    def _trials(self, variant: Variant, recipe: str, request: Request) -> list[tuple[Setting, RunConfig]]:
         own = variant.config(recipe, request.scale, 0, request.changes)
         if not isinstance(own.task, ClassificationConfig) or own.data.name == "imagefolder":
             raise ValueError(f"--tuned chooses on held-out training images, and {own.recipe} cannot hold any out")
         held_out = () if own.data.options.get("validation") else HELD_OUT
-        found: dict[Setting, list[RunConfig]] = {}
-        for setting in settings(own.optimizer):
-            for seed in SEARCH_SEEDS:
-                config = variant.config(recipe, request.scale, seed, (*request.changes, *held_out))
-                found.setdefault(setting, []).append(override(config, setting))
-        return found
-
-
-def _choice(trials: Mapping[Setting, Sequence[RunConfig]], request: Request) -> Choice | None:
-    """The winner; None until all trials are finished."""
-    scores: dict[Setting, list[float]] = {}
-    for setting, configs in trials.items():
-        for config in configs:
-            summary = RunFolder.of(config, request.runs).summary()
-            if summary is None:
-                return None
-            scores.setdefault(setting, []).append(validation_accuracy(summary))
-    return best(scores)
-
-
-def _words(setting: Setting) -> str:
-    return ", ".join(item.removeprefix("optimizer.").replace("=", " ") for item in setting)
+        return [
+            (setting, override(variant.config(recipe, request.scale, seed, (*request.changes, *held_out)), setting))
+            for setting in settings(own.optimizer)
+            for seed in SEARCH_SEEDS
+        ]

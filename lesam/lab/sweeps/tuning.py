@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,12 @@ class Choice:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the winner is the first or last of its settings, so that a better one may lie beyond."""
+        """Whether the winner is the first or last of its settings, so that a better one may lie beyond.
+
+        Settings of several fields have no first and last.
+        """
         order = list(self.scores)
-        return bool(order) and self.setting in (order[0], order[-1])
+        return bool(order) and all(len(of) == 1 for of in order) and self.setting in (order[0], order[-1])
 
 
 def choose(
@@ -76,8 +79,15 @@ def choose(
     """
     if len(entry.settings) == 1:
         return Choice(setting=entry.settings[0], scores={})
+    return choose_among(entry.trials(scale=scale, seeds=seeds), summary_of)
+
+
+def choose_among(
+    trials: Iterable[tuple[Setting, RunConfig]], summary_of: Callable[[RunConfig], Summary | None]
+) -> Choice | None:
+    """The same for trials that are given."""
     scores: dict[Setting, list[float]] = {}
-    for setting, config in entry.trials(scale=scale, seeds=seeds):
+    for setting, config in trials:
         summary = summary_of(config)
         if summary is None:
             return None
@@ -93,6 +103,15 @@ def best(scores: Mapping[Setting, Sequence[float]]) -> Choice:
     """
     winner = max(scores, key=lambda setting: Spread.of(scores[setting]).mean)
     return Choice(setting=winner, scores={setting: tuple(of) for setting, of in scores.items()})
+
+
+def words(setting: Setting) -> str:
+    """A setting without the sections of its fields.
+
+    >>> words(("optimizer.lr=0.1", "optimizer.weight_decay=0.01"))
+    'lr 0.1, weight_decay 0.01'
+    """
+    return ", ".join(item.partition(".")[2].replace("=", " ") for item in setting)
 
 
 def validation_accuracy(summary: Summary) -> float:

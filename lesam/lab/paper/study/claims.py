@@ -104,7 +104,7 @@ def judged(stage: Ranges, scores: Scores) -> list[Judged]:
     ]
 
 
-def open_claims(stage: Ranges, scores: Scores) -> Sequence[Claim]:
-    """Claims whose entries have not run yet."""
-    known = {one.claim for one in judged(stage, scores)}
+def open_claims(stage: Ranges, decided: Sequence[Judged]) -> list[Claim]:
+    """Claims that are not among the judged ones: their entries have not run yet."""
+    known = {one.claim for one in decided}
     return [claim for claim in claims(stage) if claim not in known]

@@ -11,7 +11,7 @@ from lesam.lab.paper.study.entries import STAGES, Ranges, groups
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.runs.statistics import Spread
-from lesam.lab.sweeps.tuning import Setting
+from lesam.lab.sweeps.tuning import Choice, Setting, words
 
 Table = list[tuple[str, ...]]
 """Rows of cells, headings first."""
@@ -61,7 +61,7 @@ class StageTables:
                 (
                     name,
                     f"{Spread.of([one.last.get('passes') or 0 for one in runs]).mean:.3g}",
-                    _words(runs[0].setting) + (EDGE if self._at_edge(name, runs[0].setting) else ""),
+                    words(runs[0].setting) + (EDGE if self._at_edge(name, runs[0].setting) else ""),
                     str(len(runs)),
                     Spread.of(list(scores[name].values())).text(1.0) + (f" ({lost} diverged)" if lost else ""),
                     *(_difference(scores[name], scores.get(bar, {}), name == bar) for bar in bars),
@@ -74,7 +74,8 @@ class StageTables:
     def verdicts(self) -> Table:
         """Every claim with its corrected interval and verdict."""
         rows: Table = [("claim", "difference (points)", "corrected 95 % interval", "p", "n", "verdict")]
-        for one in judged(self.stage, self.scores):
+        decided = judged(self.stage, self.scores)
+        for one in decided:
             low, high = one.difference.interval
             verdict: str = one.verdict
             if verdict == "undecided":
@@ -91,14 +92,14 @@ class StageTables:
                     verdict,
                 )
             )
-        rows += [(claim.text, "", "", "", "0", "not run yet") for claim in open_claims(self.stage, self.scores)]
+        rows += [(claim.text, "", "", "", "0", "not run yet") for claim in open_claims(self.stage, decided)]
         return rows
 
     def searches(self) -> Table:
         """Mean validation accuracy of every trial, smallest radius or budget first."""
         rows: Table = [("entry", "setting: mean validation accuracy (%) over two seeds")]
         for name, by_setting in self._searched().items():
-            cells = (f"{_words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in by_setting.items())
+            cells = (f"{words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in by_setting.items())
             rows.append((name, "; ".join(cells)))
         return rows
 
@@ -120,9 +121,8 @@ class StageTables:
         return found
 
     def _at_edge(self, name: str, setting: Setting) -> bool:
-        order = list(self._searched().get(name, {}))
-        one_field = all(len(of) == 1 for of in order)  # a pair of rate and decay has no first and last
-        return bool(order) and one_field and setting in (order[0], order[-1])
+        scores = {of: tuple(values) for of, values in self._searched().get(name, {}).items()}
+        return Choice(setting=setting, scores=scores).at_edge
 
 
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
@@ -135,11 +135,6 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
             found[f"{stage.recipe}: verdicts"] = of.verdicts()
             found[f"{stage.recipe}: searches"] = of.searches()
     return {heading: table for heading, table in found.items() if len(table) > 1}
-
-
-def _words(setting: Setting) -> str:
-    """A setting without the sections of its fields."""
-    return ", ".join(item.partition(".")[2].replace("=", " ") for item in setting)
 
 
 def _mean(runs: Sequence[Record], name: str, form: str) -> str:
