@@ -168,6 +168,7 @@ def check_options(prefix: str, chosen: Mapping[str, Any], makers: Iterable[Any])
             _check(value, hints[name], f"{prefix}.{name}")
 
 
+@functools.cache  # a plan of a thousand runs asks forty thousand times
 def _hints(kind: Any) -> dict[str, Any]:
     """The fields of a record class and their types."""
     names = {item.name for item in dataclasses.fields(kind)}
