@@ -168,11 +168,14 @@ def check_options(prefix: str, chosen: Mapping[str, Any], makers: Iterable[Any])
             _check(value, hints[name], f"{prefix}.{name}")
 
 
-@functools.cache  # a plan of a thousand runs asks forty thousand times
-def _hints(kind: Any) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     """The fields of a record class and their types."""
     names = {item.name for item in dataclasses.fields(kind)}
     return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in names}
+
+
+# Read once for each class: a plan of a thousand runs asks forty thousand times.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(_read_hints)
 
 
 def _accepts(value: Any, annotation: Any) -> bool:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 NOTHING = math.nan
 
+OVERRUN = 2.0
+"""Times the rise of the loss that a radius promised, from which on a step counts as overrun."""
+
 
 class Seen(NamedTuple):
     """What one step saw, as ``last`` of a sharpness-aware optimizer; NaN for what the method does not have."""
@@ -88,6 +91,8 @@ def summarise(table: Tensor, sizes: Tensor) -> dict[str, float | None]:
     columns = {name: table[:, index].double() for index, name in enumerate(Seen._fields)}
     rho = columns["rho"][torch.isfinite(columns["rho"])]
     excess = columns["perturbed_loss"] - columns["loss"]
+    asked = columns["rho"] * columns["slope"]
+    overrun = torch.where((asked > 0) & ~excess.isnan(), (excess > OVERRUN * asked).double(), NOTHING)
     return {
         "train_loss": plain((columns["loss"] * sizes).sum() / sizes.sum()),
         "perturbed_loss": _mean(columns["perturbed_loss"]),
@@ -99,6 +104,7 @@ def summarise(table: Tensor, sizes: Tensor) -> dict[str, float | None]:
         "rho_max": plain(rho.max()) if len(rho) else None,
         "sigma": _mean(columns["sigma"]),
         "capped": _mean(columns["capped"]),
+        "overrun": _mean(overrun),
         "passes": _mean(columns["cost"]),
     }
 

@@ -1,8 +1,7 @@
-"""Runs that are lost: losses that are no numbers any more, and networks that answer nothing but "all alike"."""
+"""Runs that are lost: losses that are no numbers any more."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +10,6 @@ from torch import Tensor
 
 from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.tasks.metrics import Seen
-
-LEVEL = 0.02
-"""How near the loss of the uniform prediction counts as being there, as a share of it."""
-LUCK = 1.3
-"""Times the accuracy of guessing from which on a network counts as learning."""
 
 
 class RunDivergedError(RuntimeError):
@@ -63,28 +57,3 @@ def lost_since(table: Tensor, *, first_step: int, before: int | None) -> int | N
         return first_step if before is None else before
     last = int(finite.max())
     return None if last == len(table) - 1 else first_step + last + 1
-
-
-def collapsed(row: Mapping[str, Any], previous: Mapping[str, Any] | None, uniform: float | None) -> bool:
-    """Whether two epochs in a row have the loss of guessing, and its accuracy, while the radius grows.
-
-    A loss budget divides by the gradient: where a network predicts the same for every image, gradients vanish, the
-    radius grows and nothing leads back.
-
-    >>> before, now = {"train_loss": 2.31, "rho": 3.0}, {"train_loss": 2.303, "rho": 9.0}
-    >>> collapsed(now, before, uniform=2.3026), collapsed(before, now, uniform=2.3026)
-    (True, False)
-    """
-    if previous is None or uniform is None or row.get("rho") is None or previous.get("rho") is None:
-        return False
-    if row.get("train_accuracy", 0.0) > LUCK * math.exp(-uniform):  # it learns, as at a slow start
-        return False
-    losses = [_loss(one) for one in (previous, row)]
-    level = all(loss is not None and abs(loss - uniform) <= LEVEL * uniform for loss in losses)
-    return level and bool(row["rho"] > previous["rho"])
-
-
-def _loss(row: Mapping[str, Any]) -> float | None:
-    """At the weights, or at the perturbed ones for methods that see nothing else."""
-    loss: float | None = row.get("train_loss")
-    return row.get("perturbed_loss") if loss is None else loss

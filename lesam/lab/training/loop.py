@@ -19,7 +19,8 @@ from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunBusyError, RunFolder
 from lesam.lab.runs.prefix import start_from_relative
 from lesam.lab.tasks import metrics as meter
-from lesam.lab.training.divergence import collapsed, lost_since
+from lesam.lab.training.collapse import CollapseWatch
+from lesam.lab.training.divergence import lost_since
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.training.layout import laid_out
@@ -162,7 +163,6 @@ class Run:
     ) -> None:
         """Go back to the newest valid checkpoint of the folder; ``choice`` is the first pass that set the length."""
         self.choice = choice
-        self._collapse_said = False
         self._saved_at = time.monotonic()
         self.session, self.folder, self.progress, self.interrupt = session, folder, progress, interrupt
         self.fabric, self.config = session.fabric, session.config
@@ -184,16 +184,18 @@ class Run:
                     f"{folder.path} has the weights of a finished run and no rows of it: its metrics.jsonl is gone. "
                     "Put it back, or train the run anew with --again"
                 )
-        self.tracker = Tracker(session, folder.metrics() if self.fabric.is_global_zero else [], progress.message)
+        rows = folder.metrics() if self.fabric.is_global_zero else []
+        self.tracker = Tracker(session, rows, progress.message)
+        self.collapse = CollapseWatch(session.task.uniform_loss, rows)
 
     def finish(self) -> Summary:
         """Train what is left and write the summary."""
         session = self.session
         self.progress.start(self.config, steps=session.times.steps, done=session.step)
-        row: Mapping[str, Any] | None = None
         while not session.finished:
-            previous, row = row, self._epoch()
-            self._say_collapse(row, previous)
+            row = self._epoch()
+            if (sentence := self.collapse.look(row)) is not None:
+                self.progress.message(sentence)
             session.end_epoch()
             if self._lost(row):
                 self.progress.message(
@@ -287,15 +289,6 @@ class Run:
         first_step = row["epoch"] * self.session.times.steps_per_epoch
         since = self.session.diverged_at
         return self.record.stop_diverged and since is not None and since <= first_step
-
-    def _say_collapse(self, row: Mapping[str, Any], previous: Mapping[str, Any] | None) -> None:
-        if not self._collapse_said and collapsed(row, previous, self.session.task.uniform_loss):
-            self._collapse_said = True
-            self.progress.message(
-                f"collapsed: after epoch {row['epoch'] + 1} the loss is that of the uniform prediction and the radius "
-                f"still grows ({row['rho']:.3g}); schedule.budget_warmup=0.2, a smaller budget or a cap "
-                "(optimizer.rho_max) prevents it"
-            )
 
     def _checkpoint(self, extra_seconds: float = 0.0) -> None:
         """Write a checkpoint; the rows it relies on reach the disk first."""
