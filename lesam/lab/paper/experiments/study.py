@@ -26,9 +26,9 @@ class Study:
         """The trials, and the repetitions of every entry whose trials are finished."""
         return [
             Planned(
-                row=run.entry.name,
+                row=run.name,
                 column=f"{run.entry.recipe}, trial {' '.join(run.setting)}"
-                if run.stage == "search"
+                if run.part == "search"
                 else run.entry.recipe,
                 config=run.config,
                 order=run.order,

@@ -1,4 +1,4 @@
-"""The claims that the study judges, each a difference between two entries."""
+"""The claims that the study judges, each a difference between two entries, or between an entry and a number."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
-from lesam.lab.paper.study.entries import NOISY, Ranges, groups
+from lesam.lab.paper.study.entries import Ranges
+from lesam.lab.paper.study.groups import NEAR, NOISY, groups, names
+from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS, Scores
 from lesam.lab.paper.study.verdicts import Difference, Verdict, holm
-
-Scores = Mapping[str, Mapping[int, float]]
-"""Test accuracy in percent by entry and seed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """``ours`` beats ``theirs``; with ``margin``, is not worse by that share of SAM's gain."""
+    """``ours`` has more of a quantity than ``theirs``; with ``margin``, at most that share of SAM's gain less."""
 
     text: str
     ours: str
-    theirs: str
+    theirs: str | float
     margin: float = 0.0
+    quantity: str = ACCURACY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +37,17 @@ class Judged:
 
 def claims(stage: Ranges) -> list[Claim]:
     """All claims about a stage whose entries compete there, those of the paper first."""
+    competing = set(names(stage, "small"))
+    found = [claim for claim in _accuracies(stage) if {claim.ours, claim.theirs} <= competing]
+    measured = any(one.part == "track" for group in groups(stage, "small") for one in group.followers)
+    return [*found, *_flatness(stage), *_dynamics()] if measured else found
+
+
+def _accuracies(stage: Ranges) -> list[Claim]:
     sam, lesam, plus, base = (title(method) for method in ("sam", "lesam", "lesamplus", stage.base))
     rivals = [title(method) for method in stage.first if not method.startswith("lesam")]
     longer = f"{base}, twice the epochs"
-    found = [
+    return [
         *(
             Claim(text=f"{ours} beats {theirs}", ours=ours, theirs=theirs)
             for ours, theirs in ((sam, base), (lesam, base))
@@ -56,7 +63,17 @@ def claims(stage: Ranges) -> list[Claim]:
         Claim(text=f"annealing helps {lesam}", ours=lesam, theirs=f"{lesam}, warmed up"),
         Claim(text=f"annealing helps {sam}", ours=f"{sam}, annealed", theirs=sam),
         Claim(text=f"warming up helps {lesam}", ours=lesam, theirs=f"{lesam}, annealed"),
+        Claim(text=f"warming up helps {sam}", ours=f"{sam}, warmed up", theirs=sam),
         Claim(text=f"a cap helps {lesam}", ours=f"{lesam}, nearly always at the cap", theirs=lesam),
+        *(
+            Claim(
+                text=f"{factor:.2g} times its budget costs {lesam} at most a tenth of {sam}'s gain",
+                ours=f"{lesam}, {factor:.2g} times the budget",
+                theirs=lesam,
+                margin=0.1,
+            )
+            for factor in NEAR
+        ),
         *(
             Claim(text=f"a perturbation for each tenth of the batch helps {name}", ours=local, theirs=name)
             for name, local in ((name, f"{name}, local, m = B/10") for name in (sam, lesam))
@@ -75,23 +92,67 @@ def claims(stage: Ranges) -> list[Claim]:
             for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
         ),
     ]
-    competing = {entry.name for group in groups(stage, "small") for entry in group}
-    return [claim for claim in found if {claim.ours, claim.theirs} <= competing]
 
 
-def judged(stage: Ranges, scores: Scores) -> list[Judged]:
-    """Verdicts on the claims whose entries have run, corrected for the number of all claims about the stage."""
-    every = claims(stage)
-    sam = Difference.between(scores.get(title("sam"), {}), scores.get(title(stage.base), {}))
-    if sam is None:
-        return []
-    gain, found = sam.spread.mean, []
+def _flatness(stage: Ranges) -> list[Claim]:
+    sam, lesam, base = (title(method) for method in ("sam", "lesam", stage.base))
+    return [
+        Claim(
+            text=f"{ours} ends flatter than {theirs}: {FLATNESS[column]} {when}",
+            ours=ours,
+            theirs=theirs,
+            quantity=f"{column} {when}",
+        )
+        for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
+        for column in FLATNESS
+        for when in ("at equal epoch", "at equal loss")
+    ]
+
+
+def _dynamics() -> list[Claim]:
+    sam, lesam = title("sam"), title("lesam")
+    published = f"{lesam}, annealed"  # the paper's schedule: no warm-up
+    return [
+        Claim(
+            text=f"the first-order term is most of {sam}'s rise early in training",
+            ours=sam,
+            theirs=50.0,
+            quantity="first-order share, early",
+        ),
+        Claim(
+            text=f"curvature is most of {sam}'s rise late in training",
+            ours=sam,
+            theirs=50.0,
+            quantity="curvature share, late",
+        ),
+        Claim(
+            text=f"curvature is most of {lesam}'s rise early in training",
+            ours=published,
+            theirs=50.0,
+            quantity="curvature share, early",
+        ),
+        Claim(text=f"{lesam}'s radius falls at first", ours=published, theirs=0.0, quantity="fall of the radius"),
+        Claim(text=f"{lesam}'s radius rises again later", ours=published, theirs=0.0, quantity="rise of the radius"),
+    ]
+
+
+def judged(stage: Ranges, found: Mapping[str, Scores]) -> list[Judged]:
+    """Verdicts on the claims whose entries have run, corrected for the number of all claims about the stage.
+
+    Args:
+        stage: Whose claims.
+        found: The quantities of its records.
+    """
+    every, differences = claims(stage), []
     for claim in every:
-        shifted = {seed: score + claim.margin * gain for seed, score in scores.get(claim.ours, {}).items()}
-        difference = Difference.between(shifted, scores.get(claim.theirs, {}), comparisons=len(every))
+        scores = found.get(claim.quantity, {})
+        gain = _gain(stage, scores)
+        ours = {seed: score + claim.margin * gain for seed, score in scores.get(claim.ours, {}).items()}
+        theirs = scores.get(claim.theirs, {}) if isinstance(claim.theirs, str) else dict.fromkeys(ours, claim.theirs)
+        difference = Difference.between(ours, theirs, comparisons=len(every))
         if difference is not None:
-            found.append((claim, difference))
-    corrected = holm([difference.p for _, difference in found])
+            differences.append((claim, difference, gain))
+    corrected = holm([difference.p for _, difference, _ in differences])
     return [
         Judged(
             claim=claim,
@@ -100,8 +161,14 @@ def judged(stage: Ranges, scores: Scores) -> list[Judged]:
             verdict=difference.verdict(gain),
             deciding_n=difference.deciding_n(gain),
         )
-        for (claim, difference), p in zip(found, corrected, strict=True)
+        for (claim, difference, gain), p in zip(differences, corrected, strict=True)
     ]
+
+
+def _gain(stage: Ranges, scores: Scores) -> float:
+    """SAM's over the base; 0 for what the base does not have."""
+    sam = Difference.between(scores.get(title("sam"), {}), scores.get(title(stage.base), {}))
+    return 0.0 if sam is None else sam.spread.mean
 
 
 def open_claims(stage: Ranges, decided: Sequence[Judged]) -> list[Claim]:

@@ -1,22 +1,14 @@
-"""Who competes in the study, and over which settings each is searched: five for every entry, each twice as large."""
+"""Where the study takes place, and over which settings each method is searched there: five, each twice as large."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.sweeps.tuning import Entry, Setting
 
-ANNEALED: Setting = ("schedule.budget_anneal_start=0.8",)
-CONSTANT: Setting = ("schedule.budget_anneal_start=null",)
-WARMED: Setting = ("schedule.budget_warmup=0.2",)
-COLD: Setting = ("schedule.budget_warmup=0",)
 TWO_PASSES = ("sam", "asam", "gsam", "friendlysam", "ssam", "fishersam", "eigensam", "esam")
-
-
-NOISY = ", 20 % wrong labels"
-"""Behind the names of entries that are trained so."""
 
 
 def doublings(path: str, first: float, count: int = 5) -> tuple[Setting, ...]:
@@ -67,14 +59,14 @@ class Ranges:
         return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * self.epochs}",))
 
 
-def rates(first: float) -> tuple[Setting, ...]:
-    """Four learning rates of AdamW, each twice the one before, and the third with a larger weight decay.
+def rates(first: float, decay: float = 0.1) -> tuple[Setting, ...]:
+    """Four learning rates, each twice the one before, and the third with five times the weight decay.
 
     >>> rates(0.001)[2:]
     (('optimizer.lr=0.004', 'optimizer.weight_decay=0.1'), ('optimizer.lr=0.008', 'optimizer.weight_decay=0.1'), \
 ('optimizer.lr=0.004', 'optimizer.weight_decay=0.5'))
     """
-    pairs = [*((first * 2**power, 0.1) for power in range(4)), (first * 4, 0.5)]
+    pairs = [*((first * 2**power, decay) for power in range(4)), (first * 4, 5 * decay)]
     return tuple((f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}") for lr, decay in pairs)
 
 
@@ -111,7 +103,7 @@ CNN = Ranges(
     repeats=20,
 )
 
-CIFAR = Ranges(
+CIFAR_MLP = Ranges(
     recipe="cifar100-mlp",
     base="adamw",
     base_settings=rates(5e-4),
@@ -128,57 +120,13 @@ CIFAR = Ranges(
     repeats=5,
 )
 
-STAGES = (MLP, CNN, CIFAR)
+CIFAR_CONV = Ranges(
+    recipe="cifar100-resnet18",
+    base="sgd",
+    base_settings=rates(2.5e-2, decay=5e-4),
+    first={"sam": 0.025, "lesam": 0.025},
+    epochs=25,
+    repeats=10,
+)
 
-
-def competing(stage: Ranges) -> list[Entry]:
-    """Every method as its recipe has it."""
-    return [stage.entry(method) for method in stage.first]
-
-
-def controls(stage: Ranges) -> list[Entry]:
-    """What of a difference belongs to the budget: radius and budget each with and without annealing and warm-up."""
-    found = []
-    for method in ("sam", "gsam", "lesam", "lesamplus"):
-        own = WARMED + ANNEALED if method.startswith("lesam") else COLD + CONSTANT
-        for words, schedule in (
-            ("constant", COLD + CONSTANT),
-            ("annealed", COLD + ANNEALED),
-            ("warmed up", WARMED + CONSTANT),
-            ("warmed up and annealed", WARMED + ANNEALED),
-        ):
-            if schedule != own:
-                found.append(stage.entry(method, f"{title(method)}, {words}", schedule))
-    # At a budget of 1 nearly every step is at the cap: SAM with a radius that is warmed up and annealed by the budget.
-    found.append(
-        Entry(
-            name=f"{title('lesam')}, nearly always at the cap",
-            recipe=stage.recipe,
-            method="lesam",
-            fixed=("optimizer.sigma=1",),
-            settings=doublings("optimizer.rho_max", stage.first["sam"]),
-        )
-    )
-    for parts in (2, 4, 10):  # the batch of 100 has no 8 equal parts
-        local = (f"optimizer.micro_batches={parts}", "optimizer.perturbation=local")
-        found += [stage.entry(method, f"{title(method)}, local, m = B/{parts}", local) for method in ("sam", "lesam")]
-    return found
-
-
-def further(stage: Ranges) -> list[Entry]:
-    """Late switches, and wrong labels."""
-    late = (f"schedule.switch_at={stage.epochs * 3 // 4}",)
-    noisy = ("data.options.label_noise=0.2",)
-    return [
-        *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),
-        stage.base_entry(f"{title(stage.base)}{NOISY}", noisy),
-        *(stage.entry(method, f"{title(method)}{NOISY}", noisy) for method in ("sam", "lesam", "lesamplus")),
-    ]
-
-
-def groups(stage: Ranges, scale: str) -> list[list[Entry]]:
-    """The entries of a stage in the order in which they run; controls and what follows on the first stage only."""
-    if scale == "smoke":  # a look at the machinery
-        return [[replace(entry, settings=entry.settings[:2])] for entry in (stage.base_entry(), stage.entry("sam"))]
-    bases = [stage.base_entry(), stage.twice_the_epochs]
-    return [bases, competing(stage), *([controls(stage), further(stage)] if stage is MLP else [])]
+STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV)

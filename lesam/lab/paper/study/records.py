@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, get_args
 
 from lesam.lab.files import write_atomically
+from lesam.lab.paper.study.dynamics import dynamics
+from lesam.lab.paper.study.groups import Part
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.sweeps.tuning import Setting, Summary, validation_accuracy
-
-Stage = Literal["search", "repeat"]
 
 KEPT = (
     "train_loss",
@@ -31,13 +31,17 @@ KEPT = (
 """Fields of the last row of the metrics, as far as a run has them."""
 
 
+CURVE = ("epoch", "train_loss", "rho", "eigenvalue", "trace", "lpf_excess")
+"""Columns of the epochs in which flatness was measured."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """One finished run of the study."""
 
     entry: str
     recipe: str
-    stage: Stage
+    part: Part
     setting: Setting
     seed: int
     fingerprint: str
@@ -45,24 +49,28 @@ class Record:
     seconds: float
     diverged: bool
     last: Mapping[str, float | None]
+    dynamics: Mapping[str, float] = field(default_factory=dict)
+    """What the epochs of a repetition say about radius and rise, see :mod:`lesam.lab.paper.study.dynamics`."""
+    curve: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Columns of the epochs in which flatness was measured."""
 
     @property
     def score(self) -> float:
         """Test accuracy of a repetition, validation accuracy of a trial, in percent; 0 for a run that diverged."""
         if self.diverged:
             return 0.0
-        found = self.last["test_accuracy" if self.stage == "repeat" else "validation_accuracy"]
+        found = self.last["validation_accuracy" if self.part == "search" else "test_accuracy"]
         return 100.0 * float(found or 0.0)
 
 
-def record(entry: str, stage: Stage, setting: Setting, run: RunFolder, summary: Summary) -> Record:
+def record(entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary) -> Record:
     """What is kept of a finished run."""
     config, last = run.config(), summary["last"]
     validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
     return Record(
         entry=entry,
         recipe=config.recipe,
-        stage=stage,
+        part=part,
         setting=setting,
         seed=config.seed,
         fingerprint=config.fingerprint,
@@ -70,7 +78,14 @@ def record(entry: str, stage: Stage, setting: Setting, run: RunFolder, summary: 
         seconds=round(float(summary["seconds"]), 2),
         diverged=has_diverged(dict(summary)),
         last={name: _short(last[name]) for name in KEPT if name in last},
+        dynamics={} if part == "search" else {name: _number(value) for name, value in dynamics(run.metrics()).items()},
+        curve=_curve(run.metrics()) if part == "track" else {},
     )
+
+
+def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    measured = [row for row in rows if row.get("eigenvalue") is not None]
+    return {name: [_short(row.get(name)) for row in measured] for name in CURVE}
 
 
 def write(records: Iterable[Record], folder: Path) -> None:
@@ -80,7 +95,7 @@ def write(records: Iterable[Record], folder: Path) -> None:
     for one in records:
         by_recipe.setdefault(one.recipe, []).append(one)
     for recipe, found in by_recipe.items():
-        ordered = sorted(found, key=lambda one: (one.entry, one.stage != "search", one.setting, one.seed))
+        ordered = sorted(found, key=lambda one: (one.entry, get_args(Part).index(one.part), one.setting, one.seed))
         lines = (json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in ordered)
         write_atomically(folder / f"{recipe}.jsonl", "".join(lines))
 
@@ -99,8 +114,8 @@ def read(folder: Path) -> list[Record]:
 
 
 def merged(known: Sequence[Record], new: Iterable[Record]) -> list[Record]:
-    """Records by entry, stage and run; a newer one of the same run replaces the older."""
-    found = {(one.entry, one.stage, one.fingerprint): one for one in (*known, *new)}
+    """Records by entry, part and run; a newer one of the same run replaces the older."""
+    found = {(one.entry, one.part, one.fingerprint): one for one in (*known, *new)}
     return list(found.values())
 
 
@@ -111,4 +126,8 @@ def _commit(run: RunFolder) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+    return None if value is None else _number(value)
+
+
+def _number(value: float) -> float:
+    return float(f"{value:.6g}")

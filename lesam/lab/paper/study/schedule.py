@@ -1,4 +1,4 @@
-"""Which runs the study needs, and in which order: trials of a group of entries, then what validation chose."""
+"""Which runs the study needs, in order: trials of a group of entries, what validation chose, and what follows it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from pathlib import Path
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
-from lesam.lab.paper.study.entries import STAGES, Ranges, groups
-from lesam.lab.paper.study.records import Record, Stage
+from lesam.lab.paper.study.entries import STAGES, Ranges
+from lesam.lab.paper.study.groups import Follower, Part, groups
+from lesam.lab.paper.study.records import Record
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Entry, Setting, choose, finished_in
+
+TRACKED_SEEDS = tuple(range(100, 110))
+"""Of runs whose flatness is measured: none of the repetitions, which are trained without."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyRun:
     """A run and its part in the study."""
 
+    name: str
+    """Of the entry or follower that it belongs to."""
     entry: Entry
-    stage: Stage
+    part: Part
     setting: Setting
     config: RunConfig
     order: int
@@ -30,39 +36,60 @@ class StudyRun:
         """What is kept of it; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
         summary = folder.summary()
-        return None if summary is None else records.record(self.entry.name, self.stage, self.setting, folder, summary)
+        return None if summary is None else records.record(self.name, self.part, self.setting, folder, summary)
 
 
 def study_runs(request: Request) -> Iterator[StudyRun]:
-    """The trials, and the repetitions of every entry whose trials are finished."""
+    """The trials, the repetitions of every entry whose trials are finished, and what follows them."""
     order = 0
     for stage in STAGES:
         if request.recipes and stage.recipe not in request.recipes:
             continue
         for group in groups(stage, request.scale):
-            for entry in group:
+            for entry in group.entries:
                 if not request.methods or entry.method in request.methods:
-                    yield from _of_entry(entry, stage, order, request)
+                    yield from _of_entry(entry, stage, order, request, repeated=group.repeated)
+            for follower in group.followers:
+                if not request.methods or follower.leader.method in request.methods:
+                    yield from _of_follower(follower, stage, order, request)
             order += 2
 
 
-def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request) -> Iterator[StudyRun]:
-    base = groups(stage, request.scale)[0][0]
-    tuned = _chosen(replace(base, fixed=request.changes), request)
-    if entry.method == stage.base:
-        entry = replace(entry, fixed=(*entry.fixed, *request.changes))
-    elif tuned is not None:  # everything but radius and budget is what was best for the base
-        entry = replace(entry, fixed=(*tuned, *entry.fixed, *request.changes))
-    else:
+def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request, *, repeated: bool) -> Iterator[StudyRun]:
+    entered = _with_the_bases_setting(entry, stage, request)
+    if entered is None:
         return
-    for setting, config in entry.trials(scale=request.scale, seeds=SEARCH_SEEDS):
-        yield StudyRun(entry=entry, stage="search", setting=setting, config=config, order=order)
-    chosen = _chosen(entry, request)
+    for setting, config in entered.trials(scale=request.scale, seeds=SEARCH_SEEDS):
+        yield StudyRun(name=entry.name, entry=entered, part="search", setting=setting, config=config, order=order)
+    chosen = _chosen(entered, request) if repeated else None
     if chosen is None:
         return
     for seed in _fresh(stage, request):
-        config = entry.config(chosen, scale=request.scale, seed=seed)
-        yield StudyRun(entry=entry, stage="repeat", setting=chosen, config=config, order=order + 1)
+        config = entered.config(chosen, scale=request.scale, seed=seed)
+        yield StudyRun(name=entry.name, entry=entered, part="repeat", setting=chosen, config=config, order=order + 1)
+
+
+def _of_follower(follower: Follower, stage: Ranges, order: int, request: Request) -> Iterator[StudyRun]:
+    leader = _with_the_bases_setting(follower.leader, stage, request)
+    chosen = None if leader is None else _chosen(leader, request)
+    if leader is None or chosen is None:
+        return
+    entered = replace(leader, fixed=(*leader.fixed, *follower.changes))
+    setting = follower.setting(chosen)
+    for seed in TRACKED_SEEDS if follower.part == "track" else _fresh(stage, request):
+        config = entered.config(setting, scale=request.scale, seed=seed)
+        yield StudyRun(
+            name=follower.name, entry=entered, part=follower.part, setting=setting, config=config, order=order
+        )
+
+
+def _with_the_bases_setting(entry: Entry, stage: Ranges, request: Request) -> Entry | None:
+    """The entry with everything but radius and budget as it was best for the base; None until that is known."""
+    base = replace(groups(stage, request.scale)[0].entries[0], fixed=request.changes)
+    if entry.method == stage.base:
+        return replace(entry, fixed=(*entry.fixed, *request.changes))
+    tuned = _chosen(base, request)
+    return None if tuned is None else replace(entry, fixed=(*tuned, *entry.fixed, *request.changes))
 
 
 def _chosen(entry: Entry, request: Request) -> Setting | None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
-from lesam.lab.paper.study.claims import Scores, judged, open_claims
-from lesam.lab.paper.study.entries import STAGES, Ranges, groups
+from lesam.lab.paper.study.claims import Judged, judged, open_claims
+from lesam.lab.paper.study.entries import STAGES, Ranges
+from lesam.lab.paper.study.groups import groups, names
+from lesam.lab.paper.study.quantities import ACCURACY, Scores, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.runs.statistics import Spread
@@ -45,10 +47,7 @@ class StageTables:
     @property
     def scores(self) -> Scores:
         """Test accuracies by entry and seed."""
-        found: dict[str, dict[int, float]] = {}
-        for one in self._of("repeat"):
-            found.setdefault(one.entry, {})[one.seed] = one.score
-        return found
+        return quantities(self._own).get(ACCURACY, {})
 
     def results(self) -> Table:
         """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
@@ -74,24 +73,8 @@ class StageTables:
     def verdicts(self) -> Table:
         """Every claim with its corrected interval and verdict."""
         rows: Table = [("claim", "difference (points)", "corrected 95 % interval", "p", "n", "verdict")]
-        decided = judged(self.stage, self.scores)
-        for one in decided:
-            low, high = one.difference.interval
-            verdict: str = one.verdict
-            if verdict == "undecided":
-                verdict += (
-                    f", n = {one.deciding_n} would decide" if one.deciding_n else ", and more seeds would not help"
-                )
-            rows.append(
-                (
-                    one.claim.text,
-                    f"{one.difference.spread.mean:+.2f}",
-                    f"{low:+.2f} to {high:+.2f}",
-                    f"{one.p:.2g}",
-                    str(one.difference.spread.n),
-                    verdict,
-                )
-            )
+        decided = judged(self.stage, quantities(self._own))
+        rows += [_verdict(one) for one in decided]
         rows += [(claim.text, "", "", "", "0", "not run yet") for claim in open_claims(self.stage, decided)]
         return rows
 
@@ -103,17 +86,20 @@ class StageTables:
             rows.append((name, "; ".join(cells)))
         return rows
 
-    def _of(self, stage: str) -> list[Record]:
-        return [one for one in self.records if one.recipe == self.stage.recipe and one.stage == stage]
+    @property
+    def _own(self) -> list[Record]:
+        return [one for one in self.records if one.recipe == self.stage.recipe]
 
-    def _order(self, names: Scores) -> list[str]:
-        known = [entry.name for group in groups(self.stage, self.scale) for entry in group]
-        return [name for name in known if name in names]
+    def _of(self, part: str) -> list[Record]:
+        return [one for one in self._own if one.part == part]
+
+    def _order(self, scores: Scores) -> list[str]:
+        return [name for name in names(self.stage, self.scale) if name in scores]
 
     def _searched(self) -> dict[str, dict[Setting, list[float]]]:
         found: dict[str, dict[Setting, list[float]]] = {}
         for group in groups(self.stage, self.scale):
-            for entry in group:
+            for entry in group.entries:
                 for setting in entry.settings:
                     of = [o.score for o in self._of("search") if (o.entry, o.setting) == (entry.name, setting)]
                     if of:
@@ -135,6 +121,21 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
             found[f"{stage.recipe}: verdicts"] = of.verdicts()
             found[f"{stage.recipe}: searches"] = of.searches()
     return {heading: table for heading, table in found.items() if len(table) > 1}
+
+
+def _verdict(one: Judged) -> tuple[str, ...]:
+    low, high = one.difference.interval
+    verdict: str = one.verdict
+    if verdict == "undecided":
+        verdict += f", n = {one.deciding_n} would decide" if one.deciding_n else ", and more seeds would not help"
+    return (
+        one.claim.text,
+        f"{one.difference.spread.mean:+.2f}",
+        f"{low:+.2f} to {high:+.2f}",
+        f"{one.p:.2g}",
+        str(one.difference.spread.n),
+        verdict,
+    )
 
 
 def _mean(runs: Sequence[Record], name: str, form: str) -> str:

@@ -21,7 +21,7 @@ def repetitions(entry: str, accuracies: list[float]) -> list[Record]:
         Record(
             entry=entry,
             recipe="mnist1d-mlp",
-            stage="repeat",
+            part="repeat",
             setting=("optimizer.rho=0.4",),
             seed=seed,
             fingerprint=f"{entry}{seed}",

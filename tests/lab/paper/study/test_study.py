@@ -11,7 +11,9 @@ from lesam.lab import paper
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
-from lesam.lab.paper.study.entries import MLP, STAGES, groups
+from lesam.lab.paper.study.entries import MLP, STAGES
+from lesam.lab.paper.study.groups import NEAR, Follower, groups, names
+from lesam.lab.paper.study.quantities import ACCURACY
 from lesam.lab.paper.study.schedule import export, study_runs
 from lesam.lab.paper.study.tables import StageTables
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
@@ -29,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Path]:
 def test_trials_come_first_and_methods_inherit_the_bases_setting(finished: tuple[Request, Path]):
     request, _ = finished
     runs = list(study_runs(request))
-    base = [run for run in runs if run.entry.method == "adamw" and run.stage == "search"]
+    base = [run for run in runs if run.entry.method == "adamw" and run.part == "search"]
     assert len(base) == 2 * len(SEARCH_SEEDS)
     scores = {
         run.setting: [
@@ -40,16 +42,16 @@ def test_trials_come_first_and_methods_inherit_the_bases_setting(finished: tuple
         for run in base
     }
     best = max(scores, key=lambda setting: sum(scores[setting]))
-    sam = [run for run in runs if run.entry.method == "sam"]
+    sam = [run for run in runs if run.name == "SAM"]
     assert all(run.entry.fixed[: len(best)] == best for run in sam)
-    assert {run.config.seed for run in sam if run.stage == "repeat"} == {0, 1}
+    assert {run.config.seed for run in sam if run.part == "repeat"} == {0, 1}
 
 
 def test_every_number_of_the_table_is_that_of_the_run_folders(finished: tuple[Request, Path]):
     request, folder = finished
     accuracies = []
     for run in study_runs(request):
-        if run.stage == "repeat" and run.entry.method == "sam":
+        if run.part == "repeat" and run.name == "SAM":
             file = request.runs / run.config.folder_name / "summary.json"
             accuracies.append(100 * json.loads(file.read_text())["last"]["test_accuracy"])
     mean = sum(accuracies) / len(accuracies)
@@ -61,7 +63,7 @@ def test_records_survive_without_run_folders_and_parts_join(finished: tuple[Requ
     request, _ = finished
     first = export(Request(scale="smoke", seeds=(0,), runs=request.runs, recipes=request.recipes), tmp_path)
     both = export(request, tmp_path)
-    assert len(both) == len(first) + 2  # a second repetition of two entries
+    assert len(both) == len(first) + 3  # a second repetition of two entries and a follower
     assert sorted(records.read(tmp_path), key=repr) == sorted(both, key=repr)
     again = StageTables(MLP, records.read(tmp_path), "smoke")
     assert again.results() == StageTables(MLP, both, "smoke").results()
@@ -74,13 +76,31 @@ def test_a_damaged_record_is_named(tmp_path: Path):
         records.read(tmp_path)
 
 
+def test_a_follower_repeats_a_multiple_of_the_leaders_choice(finished: tuple[Request, Path]):
+    request, _ = finished
+    runs = list(study_runs(request))
+    (chosen,) = {run.setting for run in runs if run.name == "SAM" and run.part == "repeat"}
+    ((name, value),) = (item.split("=") for item in chosen)
+    twice = [run for run in runs if run.name == "SAM, twice the radius"]
+    assert {run.setting for run in twice} == {(f"{name}={2 * float(value):g}",)}
+    assert [(run.part, run.config.seed) for run in twice] == [("repeat", 0), ("repeat", 1)]
+
+
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.recipe)
 def test_every_entry_has_the_same_number_of_trials_and_a_name_of_its_own(stage):
-    entries = [entry for group in groups(stage, "small") for entry in group]
+    entries = [entry for group in groups(stage, "small") for entry in group.entries]
     assert {len(entry.settings) for entry in entries} == {5}
     assert len({entry.name for entry in entries}) == len(entries)
     configs = {entry.config(entry.settings[0], scale="small", seed=0).fingerprint for entry in entries}
     assert len(configs) == len(entries)
+    leaders = [follower.leader for group in groups(stage, "small") for follower in group.followers]
+    assert all(leader in entries for leader in leaders)
+
+
+def test_neighbours_span_the_factor_of_the_claim():
+    assert NEAR[1] / NEAR[0] == pytest.approx(1.69)
+    half = Follower(name="", leader=MLP.entry("lesam"), factor=0.5)
+    assert half.setting(("optimizer.sigma=0.4",)) == ("optimizer.sigma=0.2",)
 
 
 def test_claims_are_judged_by_paired_differences():
@@ -92,7 +112,7 @@ def test_claims_are_judged_by_paired_differences():
         "LE-SAM": {seed: 65.1 + seed for seed in seeds},
         "LE-SAM+": {seed: 67.0 + seed - jitter[seed] for seed in seeds},
     }
-    verdicts = {one.claim.text: one.verdict for one in judged(MLP, scores)}
+    verdicts = {one.claim.text: one.verdict for one in judged(MLP, {ACCURACY: scores})}
     assert verdicts == {
         "SAM beats AdamW": "holds",
         "LE-SAM beats AdamW": "holds",
@@ -101,11 +121,13 @@ def test_claims_are_judged_by_paired_differences():
         "LE-SAM+ beats LE-SAM": "holds",
     }
     scores["LE-SAM"] = {seed: 65.05 + seed for seed in seeds}
-    verdicts = {one.claim.text: one.verdict for one in judged(MLP, scores)}
+    verdicts = {one.claim.text: one.verdict for one in judged(MLP, {ACCURACY: scores})}
     assert verdicts["LE-SAM beats SAM"] == "does not hold"  # surely below a fifth of SAM's gain of 5
 
 
 def test_claims_name_entries_that_compete():
-    names = {entry.name for group in groups(MLP, "small") for entry in group}
-    assert len(claims(MLP)) > 25
-    assert {name for claim in claims(MLP) for name in (claim.ours, claim.theirs)} <= names
+    found = claims(MLP)
+    assert len({claim.text for claim in found}) == len(found) > 50
+    named = {name for claim in found for name in (claim.ours, claim.theirs) if isinstance(name, str)}
+    assert named <= set(names(MLP, "small"))
+    assert "LE-SAM, 1.3 times the budget" in named

@@ -1,0 +1,202 @@
+"""Who competes on each stage, in the order in which it runs: searched entries, and followers of what was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study.entries import MLP, Ranges, doublings
+from lesam.lab.sweeps.tuning import Entry, Setting
+
+Part = Literal["search", "repeat", "track"]
+"""Trials on validation data, repetitions on test data, repetitions whose flatness is measured over training."""
+
+ANNEALED: Setting = ("schedule.budget_anneal_start=0.8",)
+CONSTANT: Setting = ("schedule.budget_anneal_start=null",)
+COLD: Setting = ("schedule.budget_warmup=0",)
+
+NOISY = ", 20 % wrong labels"
+"""Behind the names of entries that are trained so."""
+
+NEAR = (1 / 1.3, 1.3)
+"""Multiples of the chosen budget that span a factor of 1.7."""
+
+TRACKED: Setting = (
+    "record.track=eigenvalue,trace,lpf",
+    "record.track_every=4",
+    "record.track_share=1",
+    "record.track_samples=2000",
+)
+
+WARMUPS = (0.02, 0.05, 0.1, 0.4)
+"""Shares of training besides the recipe's 0.2 and none."""
+
+CAPS = (1.0, 0.25, 0.0625)
+"""Shares of the radius of the first step."""
+
+FIRST_NORM = 0.11
+"""Of the first gradients of the fully connected network on MNIST-1D, in trials: their mean over the first epoch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Follower:
+    """Repetitions of what was chosen for another entry: with a multiple of its number, or with measurements."""
+
+    name: str
+    leader: Entry
+    part: Part = "repeat"
+    factor: float = 1.0
+    changes: Setting = ()
+
+    def setting(self, chosen: Setting) -> Setting:
+        """The leader's setting, multiplied.
+
+        >>> sam = MLP.entry("sam")
+        >>> Follower(name="SAM, twice the radius", leader=sam, factor=2.0).setting(("optimizer.rho=0.4",))
+        ('optimizer.rho=0.8',)
+        """
+        if self.factor == 1.0:
+            return chosen
+        pairs = (item.split("=") for item in chosen)
+        return tuple(f"{name}={float(value) * self.factor:.4g}" for name, value in pairs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Entries that are searched together, and followers of entries before them."""
+
+    entries: tuple[Entry, ...] = ()
+    followers: tuple[Follower, ...] = ()
+    repeated: bool = True
+    """Whether the choice of a search is repeated on test data; a scan wants the trials alone."""
+
+
+def groups(stage: Ranges, scale: str) -> list[Group]:
+    """The groups of a stage; controls and what follows on the first stage only."""
+    if scale == "smoke":  # a look at the machinery
+        base, sam = (replace(entry, settings=entry.settings[:2]) for entry in (stage.base_entry(), stage.entry("sam")))
+        follower = Follower(name=f"{sam.name}, twice the radius", leader=sam, factor=2.0)
+        return [Group(entries=(base,)), Group(entries=(sam,)), Group(followers=(follower,))]
+    bases = (stage.base_entry(), stage.twice_the_epochs)
+    found = [Group(entries=bases), Group(entries=tuple(stage.entry(method) for method in stage.first))]
+    if stage is not MLP:
+        return found
+    return [
+        *found,
+        Group(entries=tuple(further(stage))),
+        Group(entries=tuple(schedules(stage))),
+        Group(followers=tuple(neighbours(stage))),
+        Group(entries=tuple(scans(stage)), repeated=False),
+        Group(followers=tuple(tracked(stage))),
+        Group(entries=tuple(local(stage))),
+    ]
+
+
+def names(stage: Ranges, scale: str) -> list[str]:
+    """The names of all that is repeated on test data, in order."""
+    found = []
+    for group in groups(stage, scale):
+        if group.repeated:
+            found += [entry.name for entry in group.entries]
+        found += [follower.name for follower in group.followers if follower.part == "repeat"]
+    return found
+
+
+def scheduled(stage: Ranges, method: str, words: str) -> Entry:
+    """A method whose radius or budget is ``constant``, ``annealed``, ``warmed up`` or both."""
+    changes = {
+        "constant": COLD + CONSTANT,
+        "annealed": COLD + ANNEALED,
+        "warmed up": warmed(0.2) + CONSTANT,
+        "warmed up and annealed": warmed(0.2) + ANNEALED,
+    }
+    return stage.entry(method, f"{title(method)}, {words}", changes[words])
+
+
+def warmed(share: float) -> Setting:
+    """A warm-up over a share of training."""
+    return (f"schedule.budget_warmup={share:g}",)
+
+
+def schedules(stage: Ranges) -> list[Entry]:
+    """What of a difference belongs to the budget: radius and budget each with and without annealing and warm-up."""
+    found = []
+    for method in ("sam", "lesam", "gsam", "lesamplus"):
+        own = "warmed up and annealed" if method.startswith("lesam") else "constant"
+        every = ("annealed", "warmed up", "warmed up and annealed", "constant")
+        found += [scheduled(stage, method, words) for words in every if words != own]
+    # At a budget of 1 nearly every step is at the cap: SAM with a radius that is warmed up and annealed by the budget.
+    return [
+        *found,
+        Entry(
+            name=f"{title('lesam')}, nearly always at the cap",
+            recipe=stage.recipe,
+            method="lesam",
+            fixed=("optimizer.sigma=1",),
+            settings=doublings("optimizer.rho_max", stage.first["sam"]),
+        ),
+    ]
+
+
+def local(stage: Ranges) -> list[Entry]:
+    """A perturbation of its own for each part of the batch."""
+    found = []
+    for parts in (2, 4, 10):  # the batch of 100 has no 8 equal parts
+        changes = (f"optimizer.micro_batches={parts}", "optimizer.perturbation=local")
+        found += [stage.entry(method, f"{title(method)}, local, m = B/{parts}", changes) for method in ("sam", "lesam")]
+    return found
+
+
+def further(stage: Ranges) -> list[Entry]:
+    """Late switches, and wrong labels."""
+    late = (f"schedule.switch_at={stage.epochs * 3 // 4}",)
+    noisy = ("data.options.label_noise=0.2",)
+    return [
+        *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),
+        stage.base_entry(f"{title(stage.base)}{NOISY}", noisy),
+        *(stage.entry(method, f"{title(method)}{NOISY}", noisy) for method in ("sam", "lesam", "lesamplus")),
+    ]
+
+
+def neighbours(stage: Ranges) -> list[Follower]:
+    """LE-SAM with budgets next to the chosen one."""
+    lesam = stage.entry("lesam")
+    return [
+        Follower(name=f"{lesam.name}, {factor:.2g} times the budget", leader=lesam, factor=factor) for factor in NEAR
+    ]
+
+
+def tracked(stage: Ranges) -> list[Follower]:
+    """Whose flatness is measured over training."""
+    leaders = (
+        stage.base_entry(),
+        stage.entry("sam"),
+        stage.entry("lesam"),
+        scheduled(stage, "sam", "warmed up and annealed"),
+    )
+    return [Follower(name=one.name, leader=one, part="track", changes=TRACKED) for one in leaders]
+
+
+def scans(stage: Ranges) -> list[Entry]:
+    """LE-SAM over budgets, with warm-ups of several lengths, and with caps instead of one."""
+    found = [
+        stage.entry("lesam", f"{title('lesam')}, warmed up over {share:.0%} of training", warmed(share))
+        for share in WARMUPS
+    ]
+    for share in CAPS:
+        budgets = doublings("optimizer.sigma", stage.first["lesam"])
+        capped = tuple(
+            (budget, f"optimizer.rho_max={float(budget.split('=')[1]) / FIRST_NORM * share:.4g}")
+            for (budget,) in budgets
+        )
+        found.append(
+            Entry(
+                name=f"{title('lesam')}, cap at {share:g} of the first radius",
+                recipe=stage.recipe,
+                method="lesam",
+                fixed=COLD,
+                settings=capped,
+            )
+        )
+    return found
