@@ -37,7 +37,7 @@ format: $(VENV)/.all ## bring the code into shape
 benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-study-tables: $(VENV)/.lab ## every table of docs/study.md again, from the records in results/study
+study-tables: $(VENV)/.lab ## every table and figure of docs/study.md again, from the records in results/study
 	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/study.md
 
 test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework

@@ -1,7 +1,7 @@
 """Keeps the study's records and document: ``python -m lesam.lab.paper.study``.
 
 ``collect RUNS RECORDS`` adds the finished runs of ``lesam reproduce study`` to the records, ``tables RECORDS DOCUMENT``
-writes every table of the document again.
+writes every table of the document again, and the figures into ``images`` beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.experiments.study import EXPERIMENT
-from lesam.lab.paper.study import document, records
+from lesam.lab.paper.study import document, figures, records
 from lesam.lab.paper.study.schedule import export
 
 
@@ -22,7 +22,9 @@ def main(arguments: list[str]) -> None:
             every = export(Request(scale="small", runs=Path(runs)).of(EXPERIMENT), Path(folder))
             print(f"{len(every)} runs in {folder}")
         case ["tables", folder, page]:
-            document.fill(Path(page), records.read(Path(folder)))
+            found = records.read(Path(folder))
+            document.fill(Path(page), found)
+            figures.draw(found, Path(page).parent / "images")
         case _:
             sys.exit(__doc__)
 

@@ -29,8 +29,9 @@ TRACKED: Setting = (
     "record.track_samples=2000",
 )
 
-WARMUPS = (0.02, 0.05, 0.1, 0.4)
-"""Shares of training besides the recipe's 0.2 and none."""
+OWN_WARMUP = 0.2
+WARMUPS = (0.02, 0.05, 0.1, OWN_WARMUP, 0.4)
+"""Shares of training."""
 
 CAPS = (1.0, 0.25, 0.0625)
 """Shares of the radius of the first step."""
@@ -108,8 +109,8 @@ def scheduled(stage: Ranges, method: str, words: str) -> Entry:
     changes = {
         "constant": COLD + CONSTANT,
         "annealed": COLD + ANNEALED,
-        "warmed up": warmed(0.2) + CONSTANT,
-        "warmed up and annealed": warmed(0.2) + ANNEALED,
+        "warmed up": warmed(OWN_WARMUP) + CONSTANT,
+        "warmed up and annealed": warmed(OWN_WARMUP) + ANNEALED,
     }
     return stage.entry(method, f"{title(method)}, {words}", changes[words])
 
@@ -180,23 +181,27 @@ def tracked(stage: Ranges) -> list[Follower]:
 
 def scans(stage: Ranges) -> list[Entry]:
     """LE-SAM over budgets, with warm-ups of several lengths, and with caps instead of one."""
-    found = [
-        stage.entry("lesam", f"{title('lesam')}, warmed up over {share:.0%} of training", warmed(share))
-        for share in WARMUPS
-    ]
-    for share in CAPS:
-        budgets = doublings("optimizer.sigma", stage.first["lesam"])
-        capped = tuple(
-            (budget, f"optimizer.rho_max={float(budget.split('=')[1]) / FIRST_NORM * share:.4g}")
-            for (budget,) in budgets
-        )
-        found.append(
-            Entry(
-                name=f"{title('lesam')}, cap at {share:g} of the first radius",
-                recipe=stage.recipe,
-                method="lesam",
-                fixed=COLD,
-                settings=capped,
-            )
-        )
-    return found
+    own = stage.entry("lesam").name
+    warmed_up = [entry for share in WARMUPS if (entry := warmed_entry(stage, share)).name != own]
+    return [*warmed_up, *(capped_entry(stage, share) for share in CAPS)]
+
+
+def warmed_entry(stage: Ranges, share: float) -> Entry:
+    """LE-SAM whose budget is warmed up over a share of training; the recipe's own is LE-SAM as it competes."""
+    if share == OWN_WARMUP:
+        return stage.entry("lesam")
+    return stage.entry("lesam", f"{title('lesam')}, warmed up over {share:.0%} of training", warmed(share))
+
+
+def capped_entry(stage: Ranges, share: float) -> Entry:
+    """LE-SAM without a warm-up, whose radius is capped at a share of that of the first step."""
+    budgets = (setting for (setting,) in stage.entry("lesam").settings)
+    return Entry(
+        name=f"{title('lesam')}, cap at {share:g} of the first radius",
+        recipe=stage.recipe,
+        method="lesam",
+        fixed=COLD,
+        settings=tuple(
+            (budget, f"optimizer.rho_max={float(budget.split('=')[1]) / FIRST_NORM * share:.4g}") for budget in budgets
+        ),
+    )

@@ -11,6 +11,7 @@ from lesam.lab.paper.study.entries import STAGES, Ranges
 from lesam.lab.paper.study.groups import groups, names
 from lesam.lab.paper.study.quantities import ACCURACY, Scores, quantities
 from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.scan import budget_lines, budget_table
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.tuning import Choice, Setting, words
@@ -120,6 +121,7 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
             found[f"{stage.recipe}: test accuracy"] = of.results()
             found[f"{stage.recipe}: verdicts"] = of.verdicts()
             found[f"{stage.recipe}: searches"] = of.searches()
+            found[f"{stage.recipe}: budgets"] = budget_table(budget_lines(stage, records))
     return {heading: table for heading, table in found.items() if len(table) > 1}
 
 

@@ -1,0 +1,114 @@
+"""The study as pictures, all from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study.entries import MLP, Ranges
+from lesam.lab.paper.study.groups import NOISY, groups, names
+from lesam.lab.paper.study.quantities import ACCURACY, quantities
+from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.scan import Line, budget_lines
+from lesam.lab.paper.study.verdicts import Difference
+from lesam.lab.report import plots, style
+
+WIDTH = 7.2
+
+
+def draw(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Write every picture that the records allow, and return the files."""
+    own = [one for one in records if one.recipe == MLP.recipe]
+    drawn = {
+        "study-accuracy.png": accuracies(MLP, own),
+        "study-budgets.png": budgets(budget_lines(MLP, own)),
+        "study-flatness.png": flatness(own),
+    }
+    return [plots.save(figure, folder / name) for name, figure in drawn.items() if figure is not None]
+
+
+def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
+    """Differences to the base of all that was repeated, with plain 95 % intervals."""
+    scores = quantities(records).get(ACCURACY, {})
+    base = title(stage.base)
+    shown = {}
+    for name in names(stage, "small"):
+        bar = base + NOISY if name.endswith(NOISY) else base
+        found = Difference.between(scores.get(name, {}), scores.get(bar, {}))
+        if found is not None and name != bar:
+            shown[name] = found
+    if not shown:
+        return None
+    order = sorted(shown, key=lambda name: shown[name].spread.mean)
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.22 * len(order)), layout="constrained")
+    axis = figure.add_subplot()
+    colours = _colours(stage)
+    for height, name in enumerate(order):
+        found = shown[name]
+        axis.errorbar(
+            found.spread.mean, height, xerr=found.half_width, fmt="o", color=colours[name], capsize=2, markersize=4
+        )
+    axis.set_yticks(range(len(order)), order, fontsize="small")
+    axis.axvline(0.0, color="black", linewidth=0.8)
+    axis.set_xlabel(f"test accuracy minus that of {base} on the same labels (points, mean and 95 % interval)")
+    axis.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def budgets(lines: Sequence[Line]) -> Figure | None:
+    """Validation accuracy over the budget, with warm-ups on the left and caps on the right."""
+    if not lines:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axis, kind, heading in ((left, "warm-up", "warm-up"), (right, "cap", "no warm-up, a cap")):
+        of = [line for line in lines if line.kind in (kind, "neither")]
+        _draw_lines(axis, of)
+        axis.set_title(heading, fontsize="medium")
+        axis.set_xlabel("budget sigma")
+        axis.legend(fontsize="x-small")
+    left.set_ylabel("validation accuracy (%)")
+    return figure
+
+
+def flatness(records: Sequence[Record]) -> Figure | None:
+    """Largest eigenvalue and trace over the training loss: one line for each run, from right to left."""
+    tracked = [one for one in records if one.part == "track" and one.curve.get("epoch")]
+    if not tracked:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    colours = _colours(MLP)
+    for axis, column in zip(figure.subplots(1, 2), ("eigenvalue", "trace"), strict=True):
+        said: set[str] = set()
+        for one in tracked:
+            label = None if one.entry in said else one.entry
+            said.add(one.entry)
+            axis.plot(
+                one.curve["train_loss"], one.curve[column], color=colours[one.entry], alpha=0.6, lw=0.8, label=label
+            )
+        axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=f"{column} of the Hessian")
+        axis.invert_xaxis()
+        axis.legend(fontsize="x-small")
+    return figure
+
+
+def _draw_lines(axis: Axes, lines: Sequence[Line]) -> None:
+    for place, line in enumerate(lines):
+        own = style.FIXED["lesam"] if line.kind == "neither" else style.CYCLE[place]
+        axis.plot(line.budgets, line.accuracies, "o-", color=own, label=line.name, markersize=3)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lines[0].budgets, [f"{budget:g}" for budget in lines[0].budgets])
+    axis.grid(alpha=0.3)
+
+
+def _colours(stage: Ranges) -> Mapping[str, str]:
+    """The colour of each entry's method by the entry's name."""
+    found: dict[str, str] = {}
+    for group in groups(stage, "small"):
+        found |= {entry.name: style.colour(entry.method) for entry in group.entries}
+        found |= {one.name: style.colour(one.leader.method) for one in group.followers}
+    return found
