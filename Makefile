@@ -37,8 +37,8 @@ format: $(VENV)/.all ## bring the code into shape
 benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-study-tables: $(VENV)/.lab ## every table and figure of docs/study.md again, from the records in results/study
-	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/study.md
+study-tables: $(VENV)/.lab ## every table and figure of the study again, from the records in results/study
+	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/images docs/study.md README.md
 
 test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \

@@ -1,7 +1,7 @@
 """Keeps the study's records and document: ``python -m lesam.lab.paper.study``.
 
-``collect RUNS RECORDS`` adds the finished runs of ``lesam reproduce study`` to the records, ``tables RECORDS DOCUMENT``
-writes every table of the document again, and the figures into ``images`` beside it.
+``collect RUNS RECORDS`` adds the finished runs of ``lesam reproduce study`` to the records, ``tables RECORDS IMAGES
+DOCUMENT...`` writes every figure and every table of the documents again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def main(arguments: list[str]) -> None:
         case ["collect", runs, folder]:
             every = export(Request(scale="small", runs=Path(runs)).of(EXPERIMENT), Path(folder))
             print(f"{len(every)} runs in {folder}")
-        case ["tables", folder, page]:
+        case ["tables", folder, images, *pages] if pages:
             found = records.read(Path(folder))
-            document.fill(Path(page), found)
-            figures.draw(found, Path(page).parent / "images")
+            for page in pages:
+                document.fill(Path(page), found)
+            figures.draw(found, Path(images))
         case _:
             sys.exit(__doc__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.claims import Judged, judged, open_claims
-from lesam.lab.paper.study.entries import STAGES, Ranges
+from lesam.lab.paper.study.entries import MLP, STAGES, Ranges
 from lesam.lab.paper.study.groups import groups, names
 from lesam.lab.paper.study.quantities import ACCURACY, Scores, quantities
 from lesam.lab.paper.study.records import Record
@@ -32,6 +32,9 @@ _RESULTS = (
     "NLL",
     "calibration error",
 )
+
+NEWCOMERS = ("gsam", "msam", "lesam", "lesamplus")
+"""Methods of the summary besides SAM."""
 
 EDGE = "*"
 """Behind a chosen setting that is the first or last of its five."""
@@ -70,6 +73,14 @@ class StageTables:
                 )
             )
         return rows
+
+    def summary(self) -> Table:
+        """Accuracies of the entries that a newcomer asks for first."""
+        base = title(self.stage.base)
+        asked = (base, f"{base}, twice the epochs", SAM, f"{SAM}, warmed up and annealed", *map(title, NEWCOMERS))
+        kept = (0, 1, 3, 4, 5)
+        head, *body = self.results()
+        return [tuple(row[place] for place in kept) for row in (head, *(row for row in body if row[0] in asked))]
 
     def verdicts(self) -> Table:
         """Every claim with its corrected interval and verdict."""
@@ -119,6 +130,8 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
         if any(one.recipe == stage.recipe for one in records):
             of = StageTables(stage, records, scale)
             found[f"{stage.recipe}: test accuracy"] = of.results()
+            if stage is MLP:
+                found[f"{stage.recipe}: summary"] = of.summary()
             found[f"{stage.recipe}: verdicts"] = of.verdicts()
             found[f"{stage.recipe}: searches"] = of.searches()
             found[f"{stage.recipe}: budgets"] = budget_table(budget_lines(stage, records))

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from lesam.lab.paper.study import records
+from lesam.lab.paper.study.claims import judged
 from lesam.lab.paper.study.document import filled
+from lesam.lab.paper.study.entries import MLP
+from lesam.lab.paper.study.quantities import quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.tables import tables
 
@@ -55,10 +58,24 @@ def test_a_diverged_run_counts_as_nothing_and_is_said():
     assert table[1][4] == "35.00 ± 49.50 (1 diverged)"
 
 
-@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")
-def test_the_committed_document_has_the_numbers_of_the_committed_records():
-    document, found = (ROOT / "docs" / "study.md").read_text(), records.read(ROOT / "results" / "study")
+committed = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")
+
+
+@committed
+def test_the_committed_documents_have_the_numbers_of_the_committed_records():
+    found = records.read(ROOT / "results" / "study")
     assert found
+    pages = [(ROOT / name).read_text() for name in ("docs/study.md", "README.md")]
     for heading in tables(found):
-        assert f"<!-- table: {heading} -->" in document
-    assert filled(document, found) == document
+        assert any(f"<!-- table: {heading} -->" in page for page in pages), heading
+    for page in pages:
+        assert filled(page, found) == page
+
+
+@committed
+def test_the_readme_names_the_claims_that_twenty_seeds_leave_undecided():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    own = [one for one in records.read(ROOT / "results" / "study") if one.recipe == MLP.recipe]
+    for one in judged(MLP, quantities(own)):
+        if one.verdict == "undecided" and one.difference.spread.n >= MLP.repeats:
+            assert one.claim.text in readme
