@@ -130,11 +130,11 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
         if any(one.recipe == stage.recipe for one in records):
             of = StageTables(stage, records, scale)
             found[f"{stage.recipe}: test accuracy"] = of.results()
-            if stage is MLP:
-                found[f"{stage.recipe}: summary"] = of.summary()
             found[f"{stage.recipe}: verdicts"] = of.verdicts()
             found[f"{stage.recipe}: searches"] = of.searches()
-            found[f"{stage.recipe}: budgets"] = budget_table(budget_lines(stage, records))
+            if stage is MLP:
+                found[f"{stage.recipe}: summary"] = of.summary()
+                found[f"{stage.recipe}: budgets"] = budget_table(budget_lines(stage, records))
     return {heading: table for heading, table in found.items() if len(table) > 1}
 
 
