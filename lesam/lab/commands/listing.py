@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from lesam.lab.recipes import Recipe
 
 Kind = Literal["recipes", "methods", "scales", "models", "data"]
 
@@ -28,7 +31,7 @@ def listing(kind: Annotated[Kind | None, Parameter(help="List only these.")] = N
     from lesam.lab.recipes.recipe import SCALE_TITLES
 
     known: dict[Kind, list[tuple[str, str]]] = {
-        "recipes": [(name, recipe.title) for name, recipe in recipes.known().items()],
+        "recipes": [(name, _described(recipe)) for name, recipe in recipes.known().items()],
         "methods": [(name, f"{title(name)}. {description(name)}") for name in methods()],
         "scales": list(SCALE_TITLES.items()),
         "models": [(name, models.TITLES[name]) for name in models.NAMES],
@@ -43,3 +46,8 @@ def listing(kind: Annotated[Kind | None, Parameter(help="List only these.")] = N
     for each, names in known.items():
         table = [("name", "what it is"), *names]
         console.show(table, title=TITLES[each], plain=f"{TITLES[each]}\n\n{console.markdown(table)}\n")
+
+
+def _described(recipe: Recipe) -> str:
+    """What a recipe trains, and its scales where it does not have all."""
+    return f"{recipe.title} (scales {', '.join(recipe.scales)})" if recipe.without else recipe.title

@@ -18,7 +18,7 @@ Overrides = Annotated[
 ]
 Seeds = Annotated[list[int], Parameter(consume_multiple=True, negative="", help="Seeds, one run for each.")]
 Method = Annotated[str, Parameter(help="A method of `lesam list methods`.")]
-Scale = Annotated[str, Parameter(help="smoke (seconds), small (two CPU cores) or paper.")]
+Scale = Annotated[str, Parameter(help="smoke (seconds), small (two CPU cores; not every recipe has it) or paper.")]
 Runs = Annotated[Path, Parameter(name=["--runs", "-o"], help="Folder in which run folders are made.")]
 RunPaths = Annotated[list[Path], Parameter(negative="", help="Run folders, or folders with run folders in them.")]
 

@@ -62,7 +62,7 @@ def reproduce(
     from lesam.lab import recipes as all_recipes
     from lesam.lab.config.optimizer import methods as all_methods
     from lesam.lab.config.suggest import unknown
-    from lesam.lab.paper import results
+    from lesam.lab.paper import results, scales
     from lesam.lab.paper.experiment import Request
     from lesam.lab.paper.tuned import TUNED
     from lesam.lab.sweeps.pool import RunsFailedError
@@ -95,6 +95,8 @@ def reproduce(
         return
     if not names:
         raise ValueError(f"name an experiment: {', '.join(paper.NAMES)} (`lesam reproduce --list` shows them)")
+    for name in names:  # before anything is trained
+        scales.check(paper.find(name), request)
     if plan:
         from lesam.lab.paper import planning
 

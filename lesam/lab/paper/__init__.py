@@ -17,7 +17,7 @@ import torch
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.suggest import unknown
-from lesam.lab.paper import experiments, results
+from lesam.lab.paper import experiments, results, scales
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
 from lesam.lab.paper.kept import keeping, lacking, said
 from lesam.lab.paper.planning import command
@@ -42,7 +42,11 @@ def find(name: str) -> Experiment:
 
 
 def plan(experiment: Experiment, request: Request) -> list[Planned]:
-    """The runs of an experiment, with the checkpoints that the experiments of ``keep_for`` read of them."""
+    """The runs of an experiment, with the checkpoints that the experiments of ``keep_for`` read of them.
+
+    A recipe asked for by name that does not have the scale is refused, and so is an experiment without any that has.
+    """
+    scales.check(experiment, request)
     whole = replace(request, methods=(), recipes=())
     return keeping(experiment.plan(request), [run for name in request.keep_for for run in find(name).plan(whole)])
 
@@ -53,7 +57,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     What is missing (data, pretrained weights) is an error before anything is written.
 
     Args:
-        name: One of :data:`NAMES`.
+        name: One of :data:`NAMES`. What it leaves out at the scale is said and noted in the result.
         request: Scale, seeds and where runs are kept.
         output: Where the folder of the result is made.
         jobs: Runs trained at a time, each in a process of its own; 1 trains in this one.
@@ -72,6 +76,9 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     planned = plan(experiment, request)
     if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
+    without = scales.left_out(experiment, request.scale)
+    for words in without:
+        request.progress(words)
     results.check(experiment, request, output)
     for run in planned:
         check(run.config)
@@ -82,7 +89,8 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     remarks = _lacking(name, request, plan(experiment, request), cells)
     for words in remarks:
         request.progress(words)
-    folder = results.write(experiment, request, cells, output, remarks) if cells or not planned else None
+    notes = [*without, *remarks]
+    folder = results.write(experiment, request, cells, output, notes) if cells or not planned else None
     ended = {run.path: summary for cell in cells for run in cell.runs if (summary := run.summary()) is not None}
     lost = ""
     try:

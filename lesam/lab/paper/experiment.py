@@ -110,6 +110,10 @@ class Experiment(Protocol):
         """What it shows."""
 
     @property
+    def recipes(self) -> tuple[str, ...]:
+        """The recipes of all its runs; those without the request's scale are no part of its plan."""
+
+    @property
     def searches(self) -> bool:
         """Whether its plan grows: some runs follow from what others choose."""
 

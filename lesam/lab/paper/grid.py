@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,12 @@ class Grid:
     remarks: Callable[[Request, Sequence[Cell]], Sequence[str]] = lambda request, cells: ()
 
     @property
+    def recipes(self) -> tuple[str, ...]:
+        """Those of its columns, as the rows have them."""
+        used = (variant.recipe(recipe) for recipe in self.columns.values() for variant in self.rows.values())
+        return tuple(dict.fromkeys(used))
+
+    @property
     def searches(self) -> bool:
         """All its runs are known beforehand."""
         return False
@@ -73,14 +79,26 @@ class Grid:
         """Three, or one at the smoke scale."""
         return few_seeds(scale)
 
+    def places(self, request: Request) -> Iterator[tuple[str, str, Variant]]:
+        """Row, column and variant of what is asked for, where the recipe has the scale."""
+        for column, recipe in self.columns.items():
+            for row, variant in self.rows.items():
+                named = variant.recipe(recipe)
+                asked = not request.recipes or named in request.recipes
+                if request.methods and variant.method not in request.methods:
+                    continue
+                if asked and recipes.has_scale(named, request.scale):
+                    yield row, column, variant
+
     def plan(self, request: Request) -> list[Planned]:
         """One run for each seed, variant and recipe."""
         return [
-            Planned(row=row, column=column, config=variant.config(recipe, request.scale, seed, request.changes))
-            for column, recipe in self.columns.items()
-            for row, variant in self.rows.items()
-            if not request.recipes or variant.recipe(recipe) in request.recipes
-            if not request.methods or variant.method in request.methods
+            Planned(
+                row=row,
+                column=column,
+                config=variant.config(self.columns[column], request.scale, seed, request.changes),
+            )
+            for row, column, variant in self.places(request)
             for seed in request.seeds
         ]
 

@@ -33,6 +33,7 @@ from lesam.lab.device import measuring_device
 from lesam.lab.paper.experiment import Experiment, Planned, Request
 from lesam.lab.paper.kept import lacking, said
 from lesam.lab.paper.layouts import by_number, finished
+from lesam.lab.paper.scales import left_out
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.fabric import processes
 from lesam.lab.training.layout import laid_out
@@ -80,6 +81,7 @@ def lines(experiment: Experiment, request: Request, output: Path, planned: Seque
         elif epochs := lacking(config, there[workers]):
             unkept.append(said(experiment.name, there[workers], epochs, command(config, request.runs)))
     yield f"# {experiment.name} at scale {request.scale}: {len(configs)} runs, {len(missing)} of them to be trained"
+    yield from (f"# {words}" for words in left_out(experiment, request.scale))
     if elsewhere:
         yield (
             f"# finished by another number of processes than asked for here: {by_number(elsewhere)}. Start the last "
@@ -201,7 +203,8 @@ def _input(config: RunConfig) -> tuple[int, tuple[int, int, int]]:
     side = int(options.get("image_size") or options.get("size") or side)
     side = int(augment.get("resize") or augment.get("size") or (224 if config.data.augment == "vit" else side))
     channels = 1 if config.data.name in ("digits", "mnist1d") else 3
-    return int(options.get("classes") or classes), (channels, 1 if config.data.name == "mnist1d" else side, side)
+    classes = 20 if options.get("labels") == "coarse" else int(options.get("classes") or classes)
+    return classes, (channels, 1 if config.data.name == "mnist1d" else side, side)
 
 
 @cache

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lesam.lab import console
+from lesam.lab import console, recipes
 from lesam.lab.files import locked, write_atomically
 from lesam.lab.paper import merging
 from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
 from lesam.lab.paper.layouts import by_number, finished
+from lesam.lab.paper.scales import anything_left
 from lesam.lab.recipes.published import same_setting
 from lesam.lab.runs import environment
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
@@ -162,7 +163,9 @@ def _as_published(experiment: Experiment, request: Request) -> bool:
 
 
 def state(experiment: Experiment, request: Request, output: Path) -> str:
-    """How far an experiment is: its result, or how many of its runs are finished."""
+    """How far an experiment is: its result, or how many of its runs are finished, and what it leaves out."""
+    if not anything_left(experiment, request.scale):
+        return "not at this scale"
     try:
         result = _read(place(experiment, request, output))
     except ValueError:
@@ -174,6 +177,8 @@ def state(experiment: Experiment, request: Request, output: Path) -> str:
     runs = f"{len(workers)} of {len(planned)} runs finished" if planned else "needs no runs"
     if experiment.searches and planned:
         runs += "; more follow from what they choose" if len(workers) < len(planned) else ""
+    if absent := [recipe for recipe in experiment.recipes if not recipes.has_scale(recipe, request.scale)]:
+        runs += f", without {', '.join(absent)}"
     if any(number > 1 for number in workers):
         runs += f", {by_number(workers)}"
     shown = [name in known or any(run.path.name in known for run in layouts[name].values()) for name in planned]

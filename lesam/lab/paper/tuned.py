@@ -7,7 +7,7 @@ trained on all training images with the seeds of the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,11 @@ class Tuned:
         return f"{self.grid.title}, every method searched alike"
 
     @property
+    def recipes(self) -> tuple[str, ...]:
+        """Those of the table."""
+        return self.grid.recipes
+
+    @property
     def searches(self) -> bool:
         """The repetitions follow from the trials."""
         return True
@@ -78,7 +83,8 @@ class Tuned:
     def plan(self, request: Request) -> list[Planned]:
         """All trials, and the repetitions of the cells whose trials are finished."""
         planned = []
-        for row, column, variant, recipe in self._places(request):
+        for row, column, variant in self.grid.places(request):
+            recipe = self.grid.columns[column]
             trials = self._trials(variant, recipe, request)
             planned += [
                 Planned(row=row, column=f"{column}, trial {' '.join(setting)}", config=config)
@@ -100,8 +106,8 @@ class Tuned:
             [row for row in kept if row.get("column") in columns],
         )
         searched = [("", "column", "setting: mean validation accuracy (%)", "chosen")]
-        for row, column, variant, recipe in self._places(request):
-            choice = choose_among(self._trials(variant, recipe, request), finished_in(request.runs))
+        for row, column, variant in self.grid.places(request):
+            choice = choose_among(self._trials(variant, self.grid.columns[column], request), finished_in(request.runs))
             if choice is not None:
                 scores = (f"{words(of)}: {Spread.of(values).mean * 100:.2f}" for of, values in choice.scores.items())
                 searched.append((row, column, "; ".join(scores), words(choice.setting)))
@@ -124,13 +130,6 @@ class Tuned:
             figures=found.figures,
             notes=[*found.notes, *notes],
         )
-
-    def _places(self, request: Request) -> Iterator[tuple[str, str, Variant, str]]:
-        for column, recipe in self.grid.columns.items():
-            for row, variant in self.grid.rows.items():
-                asked = not request.recipes or variant.recipe(recipe) in request.recipes
-                if asked and (not request.methods or variant.method in request.methods):
-                    yield row, column, variant, recipe
 
     def _trials(self, variant: Variant, recipe: str, request: Request) -> list[tuple[Setting, RunConfig]]:
         own = variant.config(recipe, request.scale, 0, request.changes)

@@ -1,7 +1,7 @@
 """Recipes: functions that return the full configuration of a run, one for each cell of the paper's tables.
 
-A recipe knows three scales. ``smoke`` takes seconds and needs no data, ``small`` is a setting on real images for
-two CPU cores (``docs/small-scale.md``), ``paper`` is the paper's own. Fields are changed with
+There are three scales. ``smoke`` takes seconds and needs no data, ``small`` is a setting on real images for two CPU
+cores (``docs/small-scale.md``), which not every recipe has, ``paper`` is the paper's own. Fields are changed with
 :func:`lesam.lab.config.text.override` or ``--set`` on the command line.
 
 Every module of this folder that has ``RECIPES`` is found: a new recipe is one file, with its setting, the radii of the
@@ -11,6 +11,7 @@ scale, seed) -> RunConfig`` in ``my_module.py`` is called ``my_module:my_recipe`
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
@@ -26,7 +27,21 @@ from lesam.lab.config.suggest import unknown
 from lesam.lab.config.text import normalise
 from lesam.lab.recipes.recipe import SCALES, Build, Figure, Recipe
 
-__all__ = ["SCALES", "Build", "Figure", "Recipe", "attacked", "build", "figures", "guesses", "known", "names", "ours"]
+__all__ = [
+    "SCALES",
+    "Build",
+    "Figure",
+    "Recipe",
+    "attacked",
+    "build",
+    "check_scale",
+    "figures",
+    "guesses",
+    "has_scale",
+    "known",
+    "names",
+    "ours",
+]
 
 
 @cache
@@ -72,13 +87,41 @@ def attacked(recipe: str) -> Mapping[str, Mapping[str, float]]:
     return known()[recipe].attacked if recipe in known() else {}
 
 
+def has_scale(recipe: str, scale: str) -> bool:
+    """Whether a recipe has a scale; one of somebody else decides that itself when it is built.
+
+    >>> has_scale("cifar100-resnet18", "small"), has_scale("cifar100-wrn", "small")
+    (True, False)
+    """
+    return recipe not in known() or scale in known()[recipe].scales
+
+
+def check_scale(recipe: str, scale: str) -> None:
+    """Refuse a scale that a recipe does not have.
+
+    Example:
+        >>> check_scale("imagenet-resnet50", "small")
+        Traceback (most recent call last):
+        ...
+        ValueError: imagenet-resnet50 has no scale 'small': two CPU cores cannot train on ImageNet...
+    """
+    if has_scale(recipe, scale):
+        return
+    found, others = known()[recipe], [name for name in names() if has_scale(name, scale)]
+    near = difflib.get_close_matches(recipe, others, n=3, cutoff=0.0)
+    raise ValueError(
+        f"{recipe} has no scale {scale!r}: {found.without[scale]}; take --scale {' or '.join(found.scales)}, or a "
+        f"recipe that has it, such as {', '.join(near)} (`lesam list recipes` shows the scales of all)"
+    )
+
+
 def build(recipe: str, *, method: str = "lesam", scale: str = "small", seed: int = 0) -> RunConfig:
     """The configuration of one run.
 
     Args:
         recipe: One of :func:`names`, or ``module:function`` for a function of your own, whose module is imported.
         method: One of :func:`lesam.lab.config.optimizer.methods`.
-        scale: One of :data:`SCALES`.
+        scale: One of :data:`SCALES` that the recipe has.
         seed: Of the run.
 
     Example:
@@ -93,6 +136,7 @@ def build(recipe: str, *, method: str = "lesam", scale: str = "small", seed: int
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     if ":" not in recipe:
+        check_scale(recipe, scale)
         return normalise(known()[recipe].build(method, scale, seed))
     return _checked(recipe, _imported(recipe)(method, scale, seed), (method, scale, seed))
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lesam.lab.config.optimizer import optimizer_config
-from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.config.run import ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.recipes._small import BUDGETED, SIDE, small_images
 from lesam.lab.recipes._smoke import smoke_run
 from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Recipe, Settings
-
-SIDE = 16
-BUDGETED = ("lesam", "lesamplus")
 
 # Plain optimizers with rates that train; the others wrap AdamW. Found by hand on other seeds than 0 to 19.
 _BASES: Mapping[str, Settings] = {
@@ -44,19 +41,12 @@ def cifar_mlp(data: str, method: str, scale: str, seed: int) -> RunConfig:
     if scale == "smoke":
         run = smoke_run(name, method, seed, network, image_size=SIDE)
         return replace(run, data=replace(run.data, options={**run.data.options, "validation": 0.25}))
-    coarse: dict[str, Any] = {"labels": "coarse"} if data == "cifar100" else {}
     base = _BASES.get(method) or {"base": "adamw", **_BASES["adamw"]}
     return RunConfig(
         recipe=name,
         scale=scale,
         seed=seed,
-        data=DataConfig(
-            name=data,
-            options={"train_size": 10_000, "validation": 0.1, "seed": seed, **coarse},
-            augment_options={"resize": SIDE},
-            normalisation=data,
-            batch_size=128,
-        ),
+        data=small_images(data, seed, images=10_000, batch_size=128),
         model=network,
         optimizer=optimizer_config(method, **base, **_SETTINGS.get(method, {})),
         schedule=ScheduleConfig(

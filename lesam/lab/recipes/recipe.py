@@ -10,7 +10,7 @@ from lesam.lab.config import RunConfig
 
 SCALE_TITLES: dict[str, str] = {
     "smoke": "seconds, made-up images: a look at the machinery",
-    "small": "minutes on two CPU cores, real images",
+    "small": "minutes on two CPU cores, real images; not every recipe has it",
     "paper": "the paper's own setting",
 }
 """What each scale is, in a line."""
@@ -43,6 +43,13 @@ class Recipe:
     """The same by method, for settings of single methods."""
     attacked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's accuracy under attack, by method and then by the attack's name in ``PRESETS``."""
+    without: Mapping[str, str] = field(default_factory=dict)
+    """Scales that it does not have, and why not."""
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales that it has."""
+        return tuple(scale for scale in SCALES if scale not in self.without)
 
 
 CHECKPOINT_MINUTES = 10.0

@@ -33,7 +33,7 @@ def robust(data: str, method: str, scale: str, seed: int) -> RunConfig:
         run = _in_pixels(smoke_run(name, method, seed, _model(data, width=4)))
         return replace(run, data=replace(run.data, augment="reflect"))
     if scale == "small":
-        return _in_pixels(small_run(name, data, method, seed, _model(data, width=16)))
+        return _in_pixels(small_run(name, data, method, seed, _model(data, width=8)))
     return RunConfig(
         recipe=name,
         scale=scale,

@@ -10,7 +10,7 @@ from lesam.lab import recipes
 from lesam.lab.config.optimizer import methods
 from lesam.lab.config.text import from_json, override, paths, to_json
 
-EVERY = [(recipe, scale) for recipe in recipes.names() for scale in recipes.SCALES]
+EVERY = [(name, scale) for name, recipe in recipes.known().items() for scale in recipe.scales]
 
 
 @pytest.mark.parametrize(("recipe", "scale"), EVERY)

@@ -109,7 +109,7 @@ def test_a_failed_evaluation_leaves_the_older_result(tmp_path: Path, monkeypatch
 
     class Broken:
         name, title = "stabilisers", "broken"
-        plan = staticmethod(stabilisers.EXPERIMENT.plan)
+        recipes, plan = stabilisers.EXPERIMENT.recipes, staticmethod(stabilisers.EXPERIMENT.plan)
 
         def report(self, request: Request, cells: Any, kept: Any = ()) -> Any:
             raise RuntimeError("no result")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from lesam.lab import recipes
+from lesam.lab import models, recipes
 from lesam.lab.config.optimizer import PLAIN, methods
 from lesam.lab.config.text import override
 from lesam.lab.data import load
@@ -124,7 +125,8 @@ FINGERPRINTS = {
     ("cifar100-resnet18", "gsam", "paper"): "e7e25373d3",
     ("cifar10-wrn", "eigensam", "paper"): "5266c7239c",
     ("imagenet-resnet50", "esam", "paper"): "1531a40d2a",
-    ("vit-cifar10", "lesamplus", "small"): "e1fad70b6c",
+    ("vit-cifar10", "lesamplus", "smoke"): "673920e9f3",
+    ("cifar100-mlp", "lesam", "small"): "30504359a0",
     ("pacs-photo", "adam", "paper"): "650e815744",
     ("cifar100-lt100-glmc", "sam", "paper"): "ffa94b60ab",
     ("robust-cifar10", "friendlysam", "smoke"): "66a35c744e",
@@ -136,3 +138,45 @@ FINGERPRINTS = {
 def test_folders_keep_their_names(cell: tuple[str, str, str]) -> None:
     recipe, method, scale = cell
     assert recipes.build(recipe, method=method, scale=scale, seed=3).fingerprint == FINGERPRINTS[cell]
+
+
+WITHOUT_SMALL = {
+    *(f"{data}-{backbone}" for data in ("cifar10", "cifar100") for backbone in ("wrn", "pyramid")),
+    *("vit-cifar10", "vit-cifar100", "imagenet-resnet50", "imagenet-resnet101"),
+}
+
+
+def test_recipes_that_two_cores_cannot_train_have_no_small_scale() -> None:
+    assert {name for name in recipes.names() if not recipes.has_scale(name, "small")} == WITHOUT_SMALL
+    for name in recipes.names():
+        assert {"smoke", "paper"} <= set(recipes.known()[name].scales)
+    for name in sorted(WITHOUT_SMALL):
+        with pytest.raises(
+            ValueError, match=f"{name} has no scale 'small': .*; take --scale smoke or paper, or a "
+        ) as e:
+            recipes.build(name, method="sam", scale="small")
+        named = re.search(r"such as ([^(]*) \(`lesam list recipes`", str(e.value))
+        assert named is not None
+        for other in named[1].split(", "):
+            assert recipes.build(other, scale="small").scale == "small"
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_the_convolutional_setting(data: str) -> None:
+    """As documented in docs/small-scale.md; every seed draws its own images, every method sees the same."""
+    config: Any = recipes.build(f"{data}-resnet18", method="lesam", scale="small", seed=7)
+    coarse = {"labels": "coarse"} if data == "cifar100" else {}
+    assert config.data.options == {"train_size": 5000, "validation": 0.1, "seed": 7, **coarse}
+    assert (config.data.augment, config.data.augment_options, config.data.batch_size) == ("none", {"resize": 16}, 64)
+    model = models.build(config.model.name, 10, **config.model.options)
+    widths = [stage[-1].conv2.out_channels for stage in model.stages]  # type: ignore[union-attr]
+    assert widths == [16, 32, 64]
+    optimizer, schedule = config.optimizer, config.schedule
+    assert (optimizer.lr, optimizer.weight_decay, optimizer.nesterov, optimizer.rho_max) == (0.05, 5e-4, True, None)
+    assert (schedule.epochs, schedule.lr, schedule.in_epochs().budget_warmup) == (25, "cosine", 5)
+    assert schedule.in_epochs().budget_anneal_start == 20
+    for method in methods():
+        other = recipes.build(f"{data}-resnet18", method=method, scale="small", seed=7)
+        assert (other.data, other.model) == (config.data, config.model)
+        if method not in ("lesam", "lesamplus"):
+            assert (other.schedule.budget_warmup, other.schedule.budget_anneal_start) == (0, None)

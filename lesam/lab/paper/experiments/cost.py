@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.accuracy import BACKBONES
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds
@@ -49,14 +50,14 @@ class Cost:
     name = "cost"
     title = "Training time per epoch of SAM and LE-SAM on CIFAR-100"
 
+    recipes = tuple(f"cifar100-{backbone}" for backbone in BACKBONES.values())
     searches = False
     seeds = staticmethod(few_seeds)
 
     def plan(self, request: Request) -> list[Planned]:
         """It measures sessions of its own and leaves no runs."""
-        known = [f"cifar100-{backbone}" for backbone in BACKBONES.values()]
-        if request.recipes and not set(known) & set(request.recipes):
-            raise ValueError(f"cost measures {', '.join(known)}; got {', '.join(request.recipes)}")
+        if request.recipes and not set(self.recipes) & set(request.recipes):
+            raise ValueError(f"cost measures {', '.join(self.recipes)}; got {', '.join(request.recipes)}")
         if request.methods and not set(METHODS) <= set(request.methods):
             raise ValueError(f"cost compares {' with '.join(METHODS)} and has no part; leave --methods out")
         return []
@@ -64,9 +65,10 @@ class Cost:
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:
         """Measure every backbone that is asked for; others keep what was measured before."""
         measured = {
-            label: self._measure(f"cifar100-{backbone}", request)
-            for label, backbone in BACKBONES.items()
-            if not request.recipes or f"cifar100-{backbone}" in request.recipes
+            label: self._measure(recipe, request)
+            for label, recipe in zip(BACKBONES, self.recipes, strict=True)
+            if not request.recipes or recipe in request.recipes
+            if recipes.has_scale(recipe, request.scale)
         }
         known = {str(row["row"]): row for row in kept} | measured
         found = {label: known[label] for label in BACKBONES if label in known}

@@ -36,6 +36,7 @@ class Flatness:
     name = "flatness"
     title = "Hessian spectrum, trace and low-pass filter of SGD, SAM and LE-SAM"
 
+    recipes = tuple(STAGE.values())
     searches = False
     seeds = staticmethod(few_seeds)
 

@@ -29,6 +29,7 @@ class LossLandscape:
     name = "landscape"
     title = "Loss landscapes of SGD, SAM and LE-SAM"
 
+    recipes = tuple(STAGE.values())
     searches = False
     seeds = staticmethod(few_seeds)
 

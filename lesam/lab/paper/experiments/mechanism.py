@@ -41,6 +41,7 @@ class Mechanism:
     name = "mechanism"
     title = "First-order and curvature terms of SAM's and LE-SAM's perturbations over training"
 
+    recipes = tuple(STAGE.values())
     searches = False
     seeds = staticmethod(few_seeds)
 

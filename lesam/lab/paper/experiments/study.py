@@ -16,6 +16,7 @@ class Study:
 
     name = "study"
     title = "Every method on MNIST-1D and on CIFAR, with a verdict on every claim"
+    recipes = tuple(stage.recipe for stage in STAGES)
     searches = True
 
     def seeds(self, scale: str) -> tuple[int, ...]:
