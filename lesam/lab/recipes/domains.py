@@ -64,19 +64,19 @@ def _paper(collection: str, source: str, method: str) -> dict[str, Any]:
 
 
 def _small(collection: str, source: str, method: str) -> dict[str, Any]:
-    """A narrow network from scratch on 32 x 32 pixels: larger rate and shorter times, all in the same proportions."""
+    """A narrow network from scratch on 24 x 24 pixels: larger rate, fewer steps; more in the docs."""
     return {
         "data": DataConfig(
             name=collection,
             options={"source": source},
             augment="domains",
-            augment_options={"size": 32},
+            augment_options={"size": 24},
             batch_size=32,
         ),
         "model": ModelConfig(name="small_resnet", options={"width": 16}),
-        "optimizer": _optimizer(method, lr=2e-3),
-        "schedule": ScheduleConfig(epochs=MOST_CHECKS, steps=400, lr="constant", budget_per="step"),
-        "task": ErmPlusPlusConfig(check_every=50, warm_start=20, warm_start_lr=2e-3, average_from=100),
+        "optimizer": _optimizer(method, lr=4e-3),
+        "schedule": ScheduleConfig(epochs=MOST_CHECKS, steps=800, lr="constant", budget_per="step"),
+        "task": ErmPlusPlusConfig(check_every=100, warm_start=40, warm_start_lr=2e-3, average_from=200),
         "record": RecordConfig(evaluate_every=MOST_CHECKS),
     }
 
