@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
 from lesam.lab.paper.study.groups import NEAR, NOISY, groups, names
-from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS, Scores
+from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS, Scores, under_attack
 from lesam.lab.paper.study.verdicts import Difference, Verdict, holm
 
 
@@ -40,7 +40,7 @@ def claims(stage: Ranges) -> list[Claim]:
     competing = set(names(stage, "small"))
     found = [claim for claim in _accuracies(stage) if {claim.ours, claim.theirs} <= competing]
     measured = any(one.part == "track" for group in groups(stage, "small") for one in group.followers)
-    return [*found, *_flatness(stage), *_dynamics()] if measured else found
+    return [*found, *_attacks(stage), *([*_flatness(stage), *_dynamics()] if measured else [])]
 
 
 def _accuracies(stage: Ranges) -> list[Claim]:
@@ -91,6 +91,15 @@ def _accuracies(stage: Ranges) -> list[Claim]:
             Claim(text=f"{ours} beats {theirs} under wrong labels", ours=f"{ours}{NOISY}", theirs=f"{theirs}{NOISY}")
             for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
         ),
+    ]
+
+
+def _attacks(stage: Ranges) -> list[Claim]:
+    sam, lesam, base = (title(method) for method in ("sam", "lesam", stage.base))
+    return [
+        Claim(text=f"{ours} beats {theirs} under PGD, {name}", ours=ours, theirs=theirs, quantity=under_attack(name))
+        for name in stage.attacks
+        for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
     ]
 
 

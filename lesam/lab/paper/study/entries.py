@@ -31,6 +31,8 @@ class Ranges:
     epochs: int
     repeats: int
     """Fresh seeds of every entry."""
+    attacks: tuple[str, ...] = ()
+    """Attacks on the repetitions, by name."""
 
     def entry(self, method: str, name: str | None = None, fixed: Setting = ()) -> Entry:
         """A method over its five settings."""
@@ -127,6 +129,16 @@ CIFAR_CONV = Ranges(
     first={"sam": 0.025, "lesam": 0.025},
     epochs=25,
     repeats=10,
+    attacks=("linf-1", "l2-32"),
 )
 
-STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV)
+LONG_TAIL = Ranges(
+    recipe="cifar100-lt100-ce",
+    base="sgd",
+    base_settings=rates(2.5e-2, decay=5e-4),
+    first={"sam": 0.025, "lesam": 0.025},
+    epochs=25,
+    repeats=5,
+)
+
+STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV, LONG_TAIL)

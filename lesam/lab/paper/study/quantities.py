@@ -37,6 +37,8 @@ def quantities(records: Sequence[Record]) -> Mapping[str, Scores]:
         if one.part == "repeat":
             keep(ACCURACY, one, one.score)
             _keep_dynamics(one, keep)
+            for name, accuracy in one.attacked.items():
+                keep(under_attack(name), one, 100 * accuracy)
     tracked = [one for one in records if one.part == "track" and not one.diverged and one.curve.get("epoch")]
     levels = _levels(tracked)
     for one in tracked:
@@ -46,6 +48,11 @@ def quantities(records: Sequence[Record]) -> Mapping[str, Scores]:
             if (value := _at_loss(one, column, levels[one.seed])) is not None:
                 keep(f"{column} at equal loss", one, _flat(value))
     return found
+
+
+def under_attack(name: str) -> str:
+    """The quantity of an attack."""
+    return f"accuracy under {name}"
 
 
 def _keep_dynamics(one: Record, keep: Callable[[str, Record, float], None]) -> None:

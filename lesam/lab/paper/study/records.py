@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from lesam.lab.attacks.pgd import PRESETS
+from lesam.lab.attacks.run import attack_run
 from lesam.lab.files import write_atomically
 from lesam.lab.paper.study.dynamics import dynamics
 from lesam.lab.paper.study.groups import Part
@@ -31,6 +33,9 @@ KEPT = (
 """Fields of the last row of the metrics, as far as a run has them."""
 
 
+ATTACKED_IMAGES = 1000
+"""Of the test set, the same ones for all runs."""
+
 CURVE = ("epoch", "train_loss", "rho", "eigenvalue", "trace", "lpf_excess")
 """Columns of the epochs in which flatness was measured."""
 
@@ -51,6 +56,8 @@ class Record:
     last: Mapping[str, float | None]
     dynamics: Mapping[str, float] = field(default_factory=dict)
     """What the epochs of a repetition say about radius and rise, see :mod:`lesam.lab.paper.study.dynamics`."""
+    attacked: Mapping[str, float] = field(default_factory=dict)
+    """Accuracy under attacks on the test images, by name of the attack."""
     curve: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     """Columns of the epochs in which flatness was measured."""
 
@@ -63,8 +70,10 @@ class Record:
         return 100.0 * float(found or 0.0)
 
 
-def record(entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary) -> Record:
-    """What is kept of a finished run."""
+def record(
+    entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary, attacks: Sequence[str] = ()
+) -> Record:
+    """What is kept of a finished run; ``attacks`` are carried out where its folder does not have them yet."""
     config, last = run.config(), summary["last"]
     validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
     return Record(
@@ -79,8 +88,13 @@ def record(entry: str, part: Part, setting: Setting, run: RunFolder, summary: Su
         diverged=has_diverged(dict(summary)),
         last={name: _short(last[name]) for name in KEPT if name in last},
         dynamics={} if part == "search" else {name: _number(value) for name, value in dynamics(run.metrics()).items()},
+        attacked={name: _number(_under_attack(run, name)) for name in attacks},
         curve=_curve(run.metrics()) if part == "track" else {},
     )
+
+
+def _under_attack(run: RunFolder, name: str) -> float:
+    return attack_run(run, PRESETS[name], samples=ATTACKED_IMAGES).robustness.attacked
 
 
 def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:

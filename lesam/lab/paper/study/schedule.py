@@ -31,12 +31,16 @@ class StudyRun:
     config: RunConfig
     order: int
     """Runs of a smaller number come first."""
+    attacks: tuple[str, ...] = ()
+    """Carried out when its record is made."""
 
     def record(self, runs: Path) -> Record | None:
         """What is kept of it; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
         summary = folder.summary()
-        return None if summary is None else records.record(self.name, self.part, self.setting, folder, summary)
+        if summary is None:
+            return None
+        return records.record(self.name, self.part, self.setting, folder, summary, self.attacks)
 
 
 def study_runs(request: Request) -> Iterator[StudyRun]:
@@ -66,7 +70,15 @@ def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request, *, repe
         return
     for seed in _fresh(stage, request):
         config = entered.config(chosen, scale=request.scale, seed=seed)
-        yield StudyRun(name=entry.name, entry=entered, part="repeat", setting=chosen, config=config, order=order + 1)
+        yield StudyRun(
+            name=entry.name,
+            entry=entered,
+            part="repeat",
+            setting=chosen,
+            config=config,
+            order=order + 1,
+            attacks=stage.attacks if entry != stage.twice_the_epochs else (),
+        )
 
 
 def _of_follower(follower: Follower, stage: Ranges, order: int, request: Request) -> Iterator[StudyRun]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from lesam.lab.paper.study.claims import judged
 from lesam.lab.paper.study.dynamics import dynamics
-from lesam.lab.paper.study.entries import MLP
+from lesam.lab.paper.study.entries import CIFAR_CONV, MLP
 from lesam.lab.paper.study.quantities import quantities
 from lesam.lab.paper.study.records import Record
 
@@ -58,6 +59,25 @@ def test_a_flatter_network_is_judged_flatter():
     for when in ("at equal epoch", "at equal loss"):
         assert verdicts[f"SAM ends flatter than AdamW: largest eigenvalue {when}"] == "holds"
         assert verdicts[f"LE-SAM ends flatter than SAM: trace {when}"] == "does not hold"
+
+
+def test_robustness_is_judged_like_accuracy():
+    jitter = (0.001, -0.002, 0.0005, 0.0015, -0.001)
+    records = [
+        dataclasses.replace(
+            tracked(entry, seed, [1.0], [1.0]),
+            recipe=CIFAR_CONV.recipe,
+            part="repeat",
+            curve={},
+            attacked={"linf-1": level + of * (-1) ** len(entry)},
+        )
+        for entry, level in {"SGD": 0.1, "SAM": 0.2, "LE-SAM": 0.15}.items()
+        for seed, of in enumerate(jitter)
+    ]
+    verdicts = {one.claim.text: one.verdict for one in judged(CIFAR_CONV, quantities(records))}
+    assert verdicts["SAM beats SGD under PGD, linf-1"] == "holds"
+    assert verdicts["LE-SAM beats SAM under PGD, linf-1"] == "does not hold"
+    assert "SAM beats SGD under PGD, l2-32" not in verdicts
 
 
 def test_the_share_of_the_first_order_term_and_the_course_of_the_radius():
