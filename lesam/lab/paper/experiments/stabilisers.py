@@ -34,6 +34,7 @@ def _stabilised(*, cap: bool, anneal: bool) -> Variant:
         return {
             "optimizer.rho_max": (0.4 if own is None else own) if cap else None,
             "schedule.budget_anneal_start": config.schedule.epochs * 4 // 5 if anneal else None,
+            "schedule.budget_warmup": 0,  # a third stabiliser, which the paper does not have
             **EVERY_EPOCH,
         }
 

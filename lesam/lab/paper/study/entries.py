@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lesam.lab.config.optimizer import title
 from lesam.lab.sweeps.tuning import Entry, Setting
 
+HELD_OUT: Setting = ("data.options.validation=0.25",)
 TWO_PASSES = ("sam", "asam", "gsam", "friendlysam", "ssam", "fishersam", "eigensam", "esam")
 
 
@@ -33,6 +34,8 @@ class Ranges:
     """Fresh seeds of every entry."""
     attacks: tuple[str, ...] = ()
     """Attacks on the repetitions, by name."""
+    smoke: Setting = ()
+    """Changes at the smoke scale, where not every recipe holds images out to choose on."""
 
     def entry(self, method: str, name: str | None = None, fixed: Setting = ()) -> Entry:
         """A method over its five settings."""
@@ -130,6 +133,7 @@ CIFAR_CONV = Ranges(
     epochs=25,
     repeats=10,
     attacks=("linf-1", "l2-32"),
+    smoke=HELD_OUT,
 )
 
 LONG_TAIL = Ranges(
@@ -139,6 +143,7 @@ LONG_TAIL = Ranges(
     first={"sam": 0.025, "lesam": 0.025},
     epochs=25,
     repeats=5,
+    smoke=(*HELD_OUT, "data.options.train_size=600"),
 )
 
 STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV, LONG_TAIL)

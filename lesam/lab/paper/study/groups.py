@@ -76,7 +76,8 @@ class Group:
 def groups(stage: Ranges, scale: str) -> list[Group]:
     """The groups of a stage; controls and what follows on the first stage only."""
     if scale == "smoke":  # a look at the machinery
-        base, sam = (replace(entry, settings=entry.settings[:2]) for entry in (stage.base_entry(), stage.entry("sam")))
+        both = (stage.base_entry(fixed=stage.smoke), stage.entry("sam", fixed=stage.smoke))
+        base, sam = (replace(entry, settings=entry.settings[:2]) for entry in both)
         follower = Follower(name=f"{sam.name}, twice the radius", leader=sam, factor=2.0)
         return [Group(entries=(base,)), Group(entries=(sam,)), Group(followers=(follower,))]
     bases = (stage.base_entry(), stage.twice_the_epochs)

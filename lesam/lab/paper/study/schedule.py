@@ -97,7 +97,8 @@ def _of_follower(follower: Follower, stage: Ranges, order: int, request: Request
 
 def _with_the_bases_setting(entry: Entry, stage: Ranges, request: Request) -> Entry | None:
     """The entry with everything but radius and budget as it was best for the base; None until that is known."""
-    base = replace(groups(stage, request.scale)[0].entries[0], fixed=request.changes)
+    base = groups(stage, request.scale)[0].entries[0]
+    base = replace(base, fixed=(*base.fixed, *request.changes))
     if entry.method == stage.base:
         return replace(entry, fixed=(*entry.fixed, *request.changes))
     tuned = _chosen(base, request)
