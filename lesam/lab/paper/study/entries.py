@@ -143,7 +143,7 @@ LONG_TAIL = Ranges(
     first={"sam": 0.025, "lesam": 0.025},
     epochs=25,
     repeats=5,
-    smoke=(*HELD_OUT, "data.options.train_size=600"),
+    smoke=(*HELD_OUT, "data.options.train_size=800"),
 )
 
 STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV, LONG_TAIL)
