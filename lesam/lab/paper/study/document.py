@@ -8,13 +8,13 @@ from pathlib import Path
 
 from lesam.lab import console
 from lesam.lab.paper.study.records import Record
-from lesam.lab.paper.study.tables import tables
+from lesam.lab.paper.study.tables import headings, tables
 
 BLOCK = re.compile(r"(<!-- table: (?P<heading>.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def filled(text: str, records: Sequence[Record]) -> str:
-    """The document with every table made again; a heading that no table has is an error.
+    """The document with every table made again; a heading that the study does not have is an error.
 
     >>> filled("no tables here", [])
     'no tables here'
@@ -22,9 +22,11 @@ def filled(text: str, records: Sequence[Record]) -> str:
     made = tables(records)
 
     def table(match: re.Match[str]) -> str:
-        if match["heading"] not in made:
-            raise ValueError(f"the study has no table {match['heading']!r}; it has {', '.join(made) or 'none'}")
-        return f"{match[1]}\n{console.markdown(made[match['heading']])}\n{match[3]}"
+        heading = match["heading"]
+        if heading not in headings():
+            raise ValueError(f"the study has no table {heading!r}; it has {', '.join(headings())}")
+        found = console.markdown(made[heading]) if heading in made else "Not run yet.\n"
+        return f"{match[1]}\n{found}\n{match[3]}"
 
     return BLOCK.sub(table, text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
@@ -123,18 +123,33 @@ class StageTables:
         return Choice(setting=setting, scores=scores).at_edge
 
 
+KINDS: dict[str, Callable[[StageTables], Table]] = {
+    "test accuracy": StageTables.results,
+    "verdicts": StageTables.verdicts,
+    "searches": StageTables.searches,
+}
+"""Tables of every stage, by the second half of their heading."""
+
+FIRST: dict[str, Callable[[StageTables], Table]] = {
+    "summary": StageTables.summary,
+    "budgets": lambda of: budget_table(budget_lines(of.stage, of.records)),
+}
+"""Tables of the first stage alone."""
+
+
+def headings() -> list[str]:
+    """Of all tables, whether there is anything in them yet or not."""
+    return [f"{stage.recipe}: {kind}" for stage in STAGES for kind in (KINDS | FIRST if stage is MLP else KINDS)]
+
+
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
-    """All tables by heading."""
+    """All tables that have rows, by heading."""
     found = {}
     for stage in STAGES:
         if any(one.recipe == stage.recipe for one in records):
             of = StageTables(stage, records, scale)
-            found[f"{stage.recipe}: test accuracy"] = of.results()
-            found[f"{stage.recipe}: verdicts"] = of.verdicts()
-            found[f"{stage.recipe}: searches"] = of.searches()
-            if stage is MLP:
-                found[f"{stage.recipe}: summary"] = of.summary()
-                found[f"{stage.recipe}: budgets"] = budget_table(budget_lines(stage, records))
+            kinds = KINDS | FIRST if stage is MLP else KINDS
+            found |= {f"{stage.recipe}: {kind}": make(of) for kind, make in kinds.items()}
     return {heading: table for heading, table in found.items() if len(table) > 1}
 
 
