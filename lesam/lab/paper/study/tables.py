@@ -144,7 +144,7 @@ def headings() -> list[str]:
 
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
     """All tables that have rows, by heading."""
-    found = {}
+    found: dict[str, Table] = {}
     for stage in STAGES:
         if any(one.recipe == stage.recipe for one in records):
             of = StageTables(stage, records, scale)
