@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,30 @@ class Choice:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the winner is the first or last of its settings, so that a better one may lie beyond.
+        """Whether a field of the winner has the smallest or largest of the values tried: a better one may lie beyond.
 
-        Settings of several fields have no first and last.
+        Two values of a field have no middle and say nothing.
+
+        >>> rates = [("optimizer.lr=1", "optimizer.decay=0"), ("optimizer.lr=2", "optimizer.decay=0")]
+        >>> rates += [("optimizer.lr=4", "optimizer.decay=0"), ("optimizer.lr=2", "optimizer.decay=1")]
+        >>> [Choice(setting=of, scores=dict.fromkeys(rates, ())).at_edge for of in rates]
+        [True, False, True, False]
         """
-        order = list(self.scores)
-        return bool(order) and all(len(of) == 1 for of in order) and self.setting in (order[0], order[-1])
+        tried: dict[str, set[float]] = {}
+        for setting in self.scores:
+            for name, value in _numbers(setting).items():
+                tried.setdefault(name, set()).add(value)
+        chosen = _numbers(self.setting)
+        return any(len(values) > 2 and chosen.get(name) in (min(values), max(values)) for name, values in tried.items())
+
+
+def _numbers(setting: Setting) -> dict[str, float]:
+    """The fields of a setting that are numbers."""
+    found = {}
+    for name, _, value in (item.partition("=") for item in setting):
+        with suppress(ValueError):
+            found[name] = float(value)
+    return found
 
 
 def choose(

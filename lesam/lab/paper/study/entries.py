@@ -95,7 +95,7 @@ MLP = Ranges(
 CNN = Ranges(
     recipe="mnist1d-cnn",
     base="adamw",
-    base_settings=rates(2e-3),
+    base_settings=rates(8e-3),
     first={
         **dict.fromkeys(TWO_PASSES, 0.025),
         "asam": 0.125,
