@@ -54,7 +54,7 @@ def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
         )
     axis.set_yticks(range(len(order)), order, fontsize="small")
     axis.axvline(0.0, color="black", linewidth=0.8)
-    axis.set_xlabel(f"test accuracy minus that of {base} on the same labels (points, mean and 95 % interval)")
+    axis.set_xlabel(f"test accuracy above {base} on the same labels (points)")
     axis.grid(axis="x", alpha=0.3)
     return figure
 
