@@ -85,13 +85,14 @@ def group(runs: Iterable[RunFolder]) -> list[Group]:
     members = sorted(cells.values(), key=lambda cell: _order(cell[0][0]))
     configs = [cell[0][0] for cell in members]
     places = {(config.recipe, config.scale) for config in configs}
+    varying = _varying(configs)
     found = []
     for config, cell in zip(configs, members, strict=True):
         runs_once = _once(cell)
         found.append(
             Group(
                 config=config,
-                label=_label(config, configs),
+                label=_label(config, varying[config.recipe, config.scale, config.method]),
                 place=f"{config.recipe} {config.scale}" if len(places) > 1 else "",
                 runs=runs_once,
                 duplicates=tuple(run for _, run in cell if run not in runs_once),
@@ -143,16 +144,29 @@ def _order(config: RunConfig) -> tuple[Any, ...]:
     )
 
 
-def _label(config: RunConfig, others: Sequence[RunConfig]) -> str:
+def _varying(configs: Sequence[RunConfig]) -> dict[tuple[str, str, str], set[str]]:
+    """By recipe, scale and method, the settings in which groups of these differ.
+
+    Asked once for all groups: a sweep has a thousand of them, and each has a thousand rivals.
+    """
+    rivals: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for config in configs:
+        rivals.setdefault((config.recipe, config.scale, config.method), []).append(settings(config))
+    return {
+        of: {
+            path
+            # A field that a rival does not have is at its default there.
+            for path in dict.fromkeys(path for mine in every for path in mine)
+            if any(mine.get(path, _ABSENT) != every[0].get(path, _ABSENT) for mine in every)
+        }
+        for of, every in rivals.items()
+    }
+
+
+def _label(config: RunConfig, varying: set[str]) -> str:
     """The method, and those settings in which groups of the same method and recipe differ."""
     mine = settings(config)
-    rivals = [
-        settings(other)
-        for other in others
-        if (other.recipe, other.scale, other.method) == (config.recipe, config.scale, config.method)
-    ]
-    # A field that a rival does not have is at its default there.
-    differing = [path for path in mine if any(rival.get(path, _ABSENT) != mine[path] for rival in rivals)]
+    differing = [path for path in mine if path in varying]
     name, leaves = title(config.method), [path.rpartition(".")[2] for path in differing]
     notes = ", ".join(
         f"{path if leaves.count(path.rpartition('.')[2]) > 1 else path.rpartition('.')[2]}={mine[path]}"

@@ -11,16 +11,12 @@ gain over the base, and is *undecided* otherwise.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
+from lesam.lab.runs.statistics import PairedDifference
 
-from lesam.lab.runs.statistics import Spread, paired
-
-LEVEL = 0.05
 SHARE = 0.2
 """Part of SAM's gain below which a difference does not matter."""
 LARGEST = 10_000
@@ -29,46 +25,13 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """A paired difference in percentage points."""
-
-    spread: Spread
-    comparisons: int
-    """How many comparisons the interval is corrected for."""
-
-    @classmethod
-    def between(
-        cls, ours: Mapping[int, float], theirs: Mapping[int, float], *, comparisons: int = 1
-    ) -> Difference | None:
-        """The difference of two entries over the seeds that both have; None with fewer than two.
-
-        >>> Difference.between({0: 3.0, 1: 5.0}, {0: 2.0, 1: 3.0}).spread.mean
-        1.5
-        """
-        spread = paired(ours, theirs)
-        return None if spread is None or spread.n < 2 else cls(spread=spread, comparisons=comparisons)
-
-    @property
-    def half_width(self) -> float:
-        """Of the corrected 95 % interval."""
-        return self._half_width(self.spread.n)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The corrected 95 % interval."""
-        return self.spread.mean - self.half_width, self.spread.mean + self.half_width
-
-    @property
-    def p(self) -> float:
-        """Two-sided p-value of the paired t-test, not corrected."""
-        if self.spread.std == 0:
-            return 1.0 if self.spread.mean == 0 else 0.0
-        t = self.spread.mean / (self.spread.std / math.sqrt(self.spread.n))
-        return float(2 * stats.t.sf(abs(t), self.spread.n - 1))
+class Difference(PairedDifference):
+    """A paired difference in percentage points, as a claim about it is judged."""
 
     def verdict(self, gain: float) -> Verdict:
         """Judge the claim that the difference is above 0, where ``gain`` is SAM's over the base.
 
+        >>> from lesam.lab.runs.statistics import Spread
         >>> clear = Difference(spread=Spread(20, 2.0, 0.5), comparisons=10)
         >>> clear.verdict(gain=5.0)
         'holds'
@@ -88,14 +51,10 @@ class Difference:
         return high
 
     def _verdict(self, n: int, gain: float) -> Verdict:
-        half = self._half_width(n)
+        half = self.half_width_of(n)
         if self.spread.mean - half > 0:
             return "holds"
         return "does not hold" if self.spread.mean + half < SHARE * gain else "undecided"
-
-    def _half_width(self, n: int) -> float:
-        quantile = float(stats.t.isf(LEVEL / (2 * self.comparisons), n - 1))
-        return quantile * self.spread.std / math.sqrt(n)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
