@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "lesam.lab.commands.reproduce:reproduce",
     "table": "lesam.lab.commands.table:table",
     "plot": "lesam.lab.commands.plot:plot",
+    "report": "lesam.lab.commands.report:report",
     "list": "lesam.lab.commands.listing:listing",
 }
 """Name of each sub-command and the function behind it, imported when it is called."""

@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
+from lesam.lab.report.style import PERCENT
 from lesam.lab.runs.folder import Row
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread
-
-PERCENT = ("accuracy", "capped")
 
 
 def curves(groups: Sequence[Group]) -> Figure:

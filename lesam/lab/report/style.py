@@ -1,4 +1,4 @@
-"""What a method is called and how it looks, in every table and figure: one colour, one dash for each of its settings.
+"""What a method is called and how it looks, in every table and figure: one colour and one dash for each method.
 
 Needs no plotting library.
 """
@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from lesam.lab.config.optimizer import methods, title
 from lesam.lab.runs.repetitions import Group
 
+PERCENT = ("accuracy", "capped")
+"""How columns of the metrics end that are shares, drawn as percentages."""
+
 DASHES = ("-", "--", ":", "-.")
 
-FIXED = {"sgd": "#7f7f7f", "sam": "#1f77b4", "lesam": "#d62728", "lesamplus": "#9467bd"}
-"""Colours of the methods that most figures show."""
+FIXED = {"sgd": "#7f7f7f", "sam": "#0072b2", "lesam": "#d55e00", "lesamplus": "#cc79a7"}
+"""Colours of the methods that most figures show: of Okabe and Ito's palette for colour-blind readers."""
 
 CYCLE = (
-    *("#ff7f0e", "#2ca02c", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#aec7e8", "#ffbb78", "#98df8a", "#ff9896"),
-    *("#c5b0d5", "#c49c94", "#f7b6d2", "#dbdb8d", "#9edae5", "#393b79", "#637939", "#8c6d31", "#843c39", "#c7c7c7"),
+    *("#e69f00", "#009e73", "#56b4e9", "#332288", "#117733", "#882255", "#999933", "#44aa99", "#aa4499", "#cc6677"),
+    *("#6699cc", "#661100", "#ddaa33", "#bb5566", "#004488", "#77aadd", "#ee8866", "#bbcc33", "#44bb99", "#aaaa00"),
 )
-"""Those of the others, by their place in the list of methods: matplotlib's "tab20" without the fixed ones, and more."""
+"""Those of the others, by their place in the list of methods: the rest of that palette, then those of Paul Tol."""
+
+OWN_DASH = {"sgd": ":", "sam": "--", "lesam": "-", "lesamplus": "-."}
+"""Dashes of the same methods, so that they differ without any colour; the others take them in turn."""
 
 
 MOMENTS = ("#000000", "#b8860b")
@@ -31,12 +37,23 @@ def colour(method: str) -> str:
     """The colour of a method.
 
     >>> colour("lesam"), colour("adam")
-    ('#d62728', '#ff7f0e')
+    ('#d55e00', '#e69f00')
     """
-    if method in FIXED:
-        return FIXED[method]
-    others = [name for name in methods() if name not in FIXED]
-    return CYCLE[others.index(method) % len(CYCLE)]
+    return FIXED.get(method) or CYCLE[_place(method) % len(CYCLE)]
+
+
+def dash(method: str) -> str:
+    """The dash of a method.
+
+    >>> dash("lesam"), dash("sam")
+    ('-', '--')
+    """
+    return OWN_DASH.get(method) or DASHES[_place(method) % len(DASHES)]
+
+
+def _place(method: str) -> int:
+    """Of a method among those without a look of their own."""
+    return [name for name in methods() if name not in FIXED].index(method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +69,25 @@ def look(method: str) -> Look:
     """A method on its own.
 
     >>> look("lesam")
-    Look(name='LE-SAM', colour='#d62728', dash='-')
+    Look(name='LE-SAM', colour='#d55e00', dash='-')
     """
-    return Look(title(method), colour(method))
+    return Look(title(method), colour(method), dash(method))
 
 
 def looks_of(groups: Iterable[Group]) -> dict[str, Look]:
-    """Name, colour and dash of each group by its title: the method's colour, and a dash for each of its settings."""
+    """Name, colour and dash of each group by its title: its method's, with another dash for further settings."""
     groups = list(groups)
     taken = {colour(group.config.method) for group in groups}
     spare = [each for each in reversed(CYCLE) if each not in taken]
     chosen: dict[str, Look] = {}
+    used: set[tuple[str, str]] = set()
     for group in groups:
-        used = {(each.colour, each.dash) for each in chosen.values()}
+        own = (colour(group.config.method), dash(group.config.method))
         # Where a method has more settings than there are dashes, the rest are in colours of nobody's.
-        pairs = ((each, dash) for each in (colour(group.config.method), *spare) for dash in DASHES)
-        chosen[group.title] = Look(group.title, *next(pair for pair in pairs if pair not in used))
+        pairs = ((each, line) for each in (own[0], *spare) for line in DASHES)
+        look = own if own not in used else next((pair for pair in pairs if pair not in used), own)
+        used.add(look)
+        chosen[group.title] = Look(group.title, *look)
     return chosen
 
 

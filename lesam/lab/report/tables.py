@@ -52,12 +52,12 @@ def _base(group: Group, groups: Sequence[Group]) -> Group | None:
     found = [
         other
         for other in groups
-        if other.config.method == mine.optimizer.base and _circumstances(other.config) == _circumstances(mine)
+        if other.config.method == mine.optimizer.base and circumstances(other.config) == circumstances(mine)
     ]
     return found[0] if len(found) == 1 and found[0] is not group else None
 
 
-def _circumstances(config: RunConfig) -> dict[str, object]:
+def circumstances(config: RunConfig) -> dict[str, object]:
     """What two runs must share to be compared: everything but the optimizer and the way of its rate and budget."""
     place = {"recipe": config.recipe, "scale": config.scale, "length": (config.schedule.epochs, config.schedule.steps)}
     kept = ("data.", "model.", "task.", "system.")

@@ -36,6 +36,7 @@ OPTIONS = {
     },
     "table": {"--runs", "--format", "--output", "-o"},
     "plot": {"--kind", "--runs", "--output", "-o"},
+    "report": {"--runs", "--output", "-o"},
     "list": {"--kind"},
 }
 

@@ -1,0 +1,92 @@
+"""Everything the page shows as one record of plain values: groups, sections of figures and tables, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lesam import __version__
+from lesam.lab.report.page import charts, flatness_charts, tables
+from lesam.lab.report.page.comparison import contests
+from lesam.lab.report.page.entries import Entry, read
+from lesam.lab.report.page.headline import headline
+from lesam.lab.report.page.kept import collect
+from lesam.lab.report.page.missing import missing
+from lesam.lab.runs.folder import RunFolder
+
+Content = dict[str, Any]
+
+
+def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: Path | None = None) -> Content:
+    """Read the runs and make the record.
+
+    Args:
+        runs: Folders to show; one that cannot be read is named on the page.
+        sources: The paths that were asked for, as commands name them.
+        links_from: Folder of the page, from which run folders are linked; None for no links.
+    """
+    entries, complaints = read(runs)
+    kept = collect(entries)
+    contested = contests(entries)
+    drawn = charts.drawn(entries)
+    pairs, settings, measured = (
+        tables.differences(contested),
+        tables.configuration(entries),
+        tables.flatness(entries, kept),
+    )
+    sections = [
+        _section("summary", "Summary", charts.front(drawn), [tables.summary(entries, kept)]),
+        _section("differences", "Who beats whom", [], [pairs]),
+        _section("curves", "Accuracy and loss", charts.curves(drawn, charts.ACCURACY_AND_LOSS)),
+        _section("climb", "Radius and budget", charts.curves(drawn, charts.CLIMB)),
+        _section(
+            "flatness",
+            "Flatness",
+            [
+                *flatness_charts.spectra(drawn, kept),
+                *flatness_charts.low_pass(drawn, kept),
+                *charts.tracked(drawn),
+            ],
+            [measured],
+        ),
+        _section("landscapes", "Loss landscapes", flatness_charts.landscapes(drawn, kept)),
+        _section("attacks", "Robustness", flatness_charts.attacks(drawn, kept)),
+        _section("configuration", "Configuration", [], [settings]),
+        _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
+    ]
+    return {
+        "title": _title(entries, sources),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+        "headline": headline(entries, contested),
+        "places": list(dict.fromkeys(entry.place for entry in entries)),
+        "groups": [
+            {
+                "name": entry.name,
+                "place": entry.place,
+                "colour": entry.look.colour,
+                "dash": entry.look.dash,
+                "drawn": entry in drawn,
+            }
+            for entry in entries
+        ],
+        "left_out": len(entries) - len(drawn),
+        "sections": [section for section in sections if section["charts"] or section["tables"]],
+        "missing": missing(entries, kept, sources),
+        "problems": [*complaints, *kept.notes],
+    }
+
+
+def _section(
+    id: str, title: str, charts: list[dict[str, Any]], tables: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    return {"id": id, "title": title, "charts": charts, "tables": [table for table in tables if table["rows"]]}
+
+
+def _title(entries: Sequence[Entry], sources: Sequence[Path]) -> str:
+    places = list(dict.fromkeys(entry.place for entry in entries))
+    runs = sum(len(entry.members) for entry in entries)
+    where = places[0] if len(places) == 1 else f"{len(places)} settings" if places else ", ".join(map(str, sources))
+    return f"{where}: {runs} run{'' if runs == 1 else 's'}"

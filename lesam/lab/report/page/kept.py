@@ -1,0 +1,128 @@
+"""Measurements and attacks that lie in the run folders; nothing is measured here.
+
+The same measure may have been taken several times with other settings. Numbers are compared only where the settings
+are equal: of each measure the page shows the settings that most runs have, and says how many answers it left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lesam.flatness import Landscape, Measurement
+from lesam.lab.flatness.measures import MEASURES
+from lesam.lab.report.page.entries import Entry, Member, number
+
+LANDSCAPE = "landscape"
+NAME = re.compile(r"epoch-(?P<epoch>\d+)-(?P<measure>[a-z_]+)-[0-9a-f]{10}\.(json|npz)")
+OF_THE_RUN = ("key.run", "key.weights")
+
+Settings = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One answer about one run."""
+
+    member: Member
+    epoch: int
+    settings: Settings
+    """What was asked, without the run and its weights."""
+    result: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Everything that was measured of the runs of a page, by measure and by the name of the group."""
+
+    flatness: Mapping[str, Mapping[str, Sequence[Answer]]]
+    attacks: Mapping[str, Sequence[Answer]]
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, measure: str, entry: Entry) -> Sequence[Answer]:
+        """The answers of a group."""
+        return self.flatness.get(measure, {}).get(entry.name, ())
+
+    def final(self, measure: str, entry: Entry) -> list[Answer]:
+        """Those about the end of the group's runs."""
+        return [answer for answer in self.of(measure, entry) if answer.epoch == answer.member.epochs]
+
+
+def collect(entries: Sequence[Entry]) -> Kept:
+    """Read what lies in the folders; a file that cannot be read is named and left out."""
+    notes: list[str] = []
+    found: dict[str, dict[str, list[Answer]]] = {}
+    attacks: dict[str, list[Answer]] = {}
+    for entry in entries:
+        for member in entry.members:
+            for measure, answer in _flatness(member, notes):
+                found.setdefault(measure, {}).setdefault(entry.name, []).append(answer)
+            attacks.setdefault(entry.name, []).extend(_attacks(member, notes))
+    chosen = {measure: _alike(measure, answers, notes) for measure, answers in found.items()}
+    return Kept(flatness=chosen, attacks=attacks, notes=notes)
+
+
+def _alike(measure: str, found: Mapping[str, list[Answer]], notes: list[str]) -> dict[str, list[Answer]]:
+    """The answers to the question that most runs were asked."""
+    runs: dict[Settings, set[Path]] = {}
+    for answers in found.values():
+        for answer in answers:
+            runs.setdefault(answer.settings, set()).add(answer.member.run.path)
+    most = max(runs, key=lambda settings: len(runs[settings]))
+    kept = {name: [answer for answer in answers if answer.settings == most] for name, answers in found.items()}
+    others = sum(len(answers) for answers in found.values()) - sum(len(answers) for answers in kept.values())
+    if others:
+        notes.append(f"{others} measurements of {measure} have other settings than most runs and are not shown")
+    return kept
+
+
+def _flatness(member: Member, notes: list[str]) -> list[tuple[str, Answer]]:
+    found = []
+    for path in _files(member.run.path / "flatness"):
+        name = NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        measure = name["measure"]
+        kind: type[Measurement] | None = Landscape if measure == LANDSCAPE else None
+        if measure in MEASURES:
+            kind = MEASURES[measure].result
+        if kind is None:
+            continue
+        try:
+            result = kind.load(path)
+            asked = {key: value for key, value in result.settings.items() if key.startswith("key.")}
+            if not asked:
+                notes.append(f"{path} is not finished; the command that began it resumes it")
+                continue
+            settings = tuple(sorted((key, value) for key, value in asked.items() if key not in OF_THE_RUN))
+            found.append((measure, Answer(member=member, epoch=int(name["epoch"]), settings=settings, result=result)))
+        except Exception as error:  # a file of any content must not take the page away
+            notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to measure again")
+    return found
+
+
+def _attacks(member: Member, notes: list[str]) -> list[Answer]:
+    found = []
+    for path in _files(member.run.path / "attacks"):
+        try:
+            record = json.loads(path.read_text())
+            asked = {name: value for name, value in record["settings"].items() if name != "checkpoint"}
+            settings = tuple(sorted({**asked.pop("attack"), **asked}.items()))
+            result = {name: number(record["result"][name]) for name in ("clean", "attacked")}
+            epoch = int(record["settings"]["checkpoint"]["epoch"])
+            if None not in result.values():
+                found.append(Answer(member=member, epoch=epoch, settings=settings, result=result))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to attack again")
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
