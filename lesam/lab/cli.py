@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "table": "lesam.lab.commands.table:table",
     "plot": "lesam.lab.commands.plot:plot",
     "report": "lesam.lab.commands.report:report",
+    "watch": "lesam.lab.commands.watch:watch",
     "list": "lesam.lab.commands.listing:listing",
 }
 """Name of each sub-command and the function behind it, imported when it is called."""

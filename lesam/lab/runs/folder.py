@@ -265,4 +265,5 @@ def _below(path: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         if "config.json" in files:
+            folders.clear()  # what lies in a run is a part of it
             yield Path(name)

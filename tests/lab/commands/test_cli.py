@@ -37,6 +37,7 @@ OPTIONS = {
     "table": {"--runs", "--format", "--output", "-o"},
     "plot": {"--kind", "--runs", "--output", "-o"},
     "report": {"--runs", "--output", "-o"},
+    "watch": {"--folder", "--port", "--host"},
     "list": {"--kind"},
 }
 

@@ -1,0 +1,207 @@
+"""`lesam watch` over real sockets: one page, for this machine, that nobody can change and that follows its runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lesam.lab.cli import main
+from lesam.lab.report.live import folder as live
+from lesam.lab.report.live.folder import WatchedFolder
+from lesam.lab.report.live.server import PageServer
+from tests.lab.report.page.folders import finished
+from tests.lab.running import smoke
+
+SECRET = "root:x:0:0:secret"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(live, "LOOK_AGAIN", 0.0)  # every question is a look at the folder
+    (tmp_path / "outside.txt").write_text(SECRET)
+    for method in ("sgd", "sam"):
+        finished(smoke("digits", method=method), tmp_path / "runs" / method, [0.5, 0.75])
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def server(runs: Path) -> Iterator[PageServer]:
+    with PageServer(WatchedFolder(runs)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(
+    server: PageServer, path: str = "/content", method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def data(text: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+    assert found is not None
+    content: dict[str, object] = json.loads(found[1])
+    return content
+
+
+def test_the_page_and_its_content_are_served_and_nothing_else(server: PageServer) -> None:
+    status, headers, text = ask(server, "/")
+    assert status == 200
+    assert text.startswith("<!doctype html>")
+    assert "data-refresh" in text
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "connect-src 'self'" in headers["content-security-policy"]
+    assert "unsafe-inline" not in headers["content-security-policy"].partition("script-src")[2].partition(";")[0]
+    assert "access-control-allow-origin" not in headers
+    assert [group["name"] for group in data(ask(server)[2])["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+    assert ask(server, "/", "HEAD")[::2] == (200, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../outside.txt",
+        "/..%2foutside.txt",
+        "/%2e%2e/outside.txt",
+        "//etc/passwd",
+        "/sam/config.json",
+        "/content/../../outside.txt",
+        "http://127.0.0.1/outside.txt",
+        "/%00",
+    ],
+)
+def test_no_path_leads_to_a_file(path: str, server: PageServer) -> None:
+    status, _, text = ask(server, path)
+    assert status == 404
+    assert SECRET not in text
+    assert "outside" not in text  # nor is it repeated
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", ""]
+)
+def test_a_name_that_somebody_pointed_here_gets_no_answer(host: str, server: PageServer) -> None:
+    status, _, text = ask(server, Host=host)
+    assert status == 403
+    assert "SGD" not in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8765", "LOCALHOST", "[::1]:9"])
+def test_this_machine_under_its_own_names_does(host: str, server: PageServer) -> None:
+    assert ask(server, Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(method: str, server: PageServer, runs: Path) -> None:
+    before = sorted(path for path in runs.rglob("*"))
+    status, headers, _ = ask(server, "/", method, Content_Length="3")
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+    assert sorted(path for path in runs.rglob("*")) == before
+
+
+def test_an_unchanged_folder_is_not_sent_again_and_a_new_epoch_is(server: PageServer, runs: Path) -> None:
+    _, headers, _ = ask(server)
+    assert ask(server, If_None_Match=headers["etag"])[::2] == (304, "")
+    folder = finished(replace(smoke("digits", method="lesam"), seed=4), runs / "new", [0.9])
+    status, fresh, text = ask(server, If_None_Match=headers["etag"])
+    assert status == 200
+    assert "LE-SAM" in text
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 1, "step": 20, "test_acc')  # a row that is being written
+    assert ask(server, If_None_Match=fresh["etag"])[0] in (200, 304)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('uracy": 0.95}\n')
+    (run,) = [
+        row
+        for section in data(ask(server, If_None_Match=fresh["etag"])[2])["sections"]  # type: ignore[attr-defined]
+        for table in section["tables"]
+        if table["id"] == "runs"
+        for row in table["rows"]
+        if row[0]["text"] == "new"
+    ]
+    assert run[4]["value"] == 2  # epochs
+
+
+@pytest.mark.parametrize("file", ["config.json", "summary.json", "metrics.jsonl", "environment.json"])
+@pytest.mark.parametrize("content", ["", "{", "null", "[]", '{"epoch": {}}\n{"epoch": 1}\n', "\x00\xff"])
+def test_damaged_folders_are_survived_and_the_others_shown(
+    file: str, content: str, server: PageServer, runs: Path
+) -> None:
+    (runs / "sam" / file).write_text(content)
+    status, _, text = ask(server)
+    assert status == 200
+    assert "SGD" in [group["name"] for group in data(text)["groups"]]  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: PageServer, runs: Path) -> None:
+    for path in runs.iterdir():
+        shutil.rmtree(path)
+    status, _, text = ask(server)
+    assert status == 200
+    assert "no run folders below" in text
+    runs.rmdir()
+    assert ask(server)[0] == 200
+
+
+@pytest.mark.parametrize("link", ["sam", "sam/metrics.jsonl", "sam/attacks/0123456789.json"])
+def test_a_link_out_of_the_folder_is_not_followed(link: str, server: PageServer, runs: Path, tmp_path: Path) -> None:
+    target = tmp_path / "outside.txt"
+    if link == "sam":
+        target = finished(smoke("digits", method="lesam"), tmp_path / SECRET, [0.5]).path
+        shutil.rmtree(runs / "sam")
+    (runs / link).parent.mkdir(exist_ok=True)
+    (runs / link).unlink(missing_ok=True)
+    (runs / link).symlink_to(target)
+    status, _, text = ask(server)
+    assert status == 200
+    assert SECRET not in text
+    assert "leads out of the watched folder" in text
+
+
+def test_a_taken_port_is_a_sentence(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert main(["watch", str(runs), "--port", str(other.getsockname()[1])]) == 2
+    assert "is taken" in capsys.readouterr().err
+    assert main(["watch", str(runs / "nothing")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_interrupted(runs: Path) -> None:
+    command = [sys.executable, "-m", "lesam", "watch", str(runs), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/content")
+        assert connection.getresponse().status == 200
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
