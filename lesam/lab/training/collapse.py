@@ -20,8 +20,10 @@ NEAR = 0.02
 """How near the loss of the uniform prediction counts as near it, as a share of it."""
 AT = 0.01
 """The same for being there."""
-LUCK = 1.3
-"""Times the accuracy of guessing from which on a network counts as learning."""
+LUCK = 0.03
+"""Accuracy above that of guessing from which on a network counts as learning."""
+FALL = 1e-3
+"""By which share of it the loss must fall over the epochs in question to count as falling."""
 PATIENCE = 3
 """Epochs at the uniform prediction after which a run counts as collapsed whatever its rise is."""
 FEWEST = 100
@@ -70,16 +72,20 @@ class CollapseWatch:
         return f"the loss rises by more than twice what was asked in {100 * over[-1]:.0f} % of the steps"
 
     def _stuck(self) -> str | None:
-        """At the uniform prediction for several epochs, while the learning rate is not still being raised."""
+        """At the uniform prediction for several epochs, while neither the rate is being raised nor the loss falls."""
         last = list(self._recent)[-PATIENCE:]
         earlier = list(self._recent)[:-PATIENCE]
         steps = last[-1]["step"] - (earlier[-1]["step"] if earlier else 0)
         if len(last) < PATIENCE or steps < FEWEST or last[-1]["lr"] > last[-2]["lr"]:
             return None
-        return f"has been for {PATIENCE} epochs" if all(self._guesses(row, AT) for row in last) else None
+        if not all(self._guesses(row, AT) for row in last) or not last[-1].get("sharpness"):
+            return None
+        falls = last[-1]["train_loss"] < last[0]["train_loss"] * (1 - FALL)
+        negligible = last[-1]["sharpness"] < FALL * last[-1]["train_loss"]  # whatever it is, it is not the radius
+        return None if falls or negligible else f"has been for {PATIENCE} epochs"
 
     def _guesses(self, row: Row, level: float) -> bool:
         uniform, loss = self._uniform, row.get("train_loss")
-        if uniform is None or loss is None or row["train_accuracy"] > LUCK * math.exp(-uniform):
+        if uniform is None or loss is None or row["train_accuracy"] > LUCK + math.exp(-uniform):
             return False
         return bool(abs(loss - uniform) <= level * uniform)

@@ -35,7 +35,7 @@ def collapses(config: RunConfig, runs: Path) -> list[str]:
 def row(epoch: int, **changes: Any) -> dict[str, Any]:
     """An epoch of 50 steps of a network that guesses."""
     found = {"epoch": epoch, "step": 50 * (epoch + 1), "lr": 0.1, "train_loss": UNIFORM, "train_accuracy": 0.1}
-    return {**found, "rho": 0.4, "overrun": 0.0, **changes}
+    return {**found, "rho": 0.4, "sharpness": 0.1, "overrun": 0.0, **changes}
 
 
 def spoke_after(rows: list[dict[str, Any]], uniform: float | None = UNIFORM) -> list[int]:
@@ -84,6 +84,8 @@ def test_two_epochs_over_budget_are_one() -> None:
         pytest.param([row(epoch, train_accuracy=0.14) for epoch in range(6)], id="some answers are right"),
         pytest.param([row(epoch, train_loss=UNIFORM * 0.98) for epoch in range(6)], id="the loss has left the level"),
         pytest.param([row(epoch, step=9 * (epoch + 1)) for epoch in range(6)], id="a handful of steps"),
+        pytest.param([row(epoch, train_loss=UNIFORM * (1 - 1e-3 * epoch)) for epoch in range(6)], id="the loss falls"),
+        pytest.param([row(epoch, sharpness=1e-4) for epoch in range(6)], id="the perturbation is too small to matter"),
         pytest.param([row(epoch, rho=None) for epoch in range(6)], id="no perturbation"),
         pytest.param([row(epoch, rho=0.0) for epoch in range(6)], id="none yet"),
         pytest.param([row(0), row(1), row(2, train_loss=2.2), row(3), row(4)], id="now and then"),

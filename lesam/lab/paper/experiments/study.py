@@ -7,7 +7,7 @@ from typing import Any
 
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request
 from lesam.lab.paper.study.entries import STAGES
-from lesam.lab.paper.study.schedule import study_runs
+from lesam.lab.paper.study.schedule import DEFAULT_SEEDS, study_runs
 from lesam.lab.paper.study.tables import tables
 
 
@@ -21,10 +21,12 @@ class Study:
 
     def seeds(self, scale: str) -> tuple[int, ...]:
         """Twenty repetitions."""
-        return (0, 1) if scale == "smoke" else tuple(range(max(stage.repeats for stage in STAGES)))
+        return (0, 1) if scale == "smoke" else DEFAULT_SEEDS
 
     def plan(self, request: Request) -> list[Planned]:
         """The trials, and the repetitions of every entry whose trials are finished."""
+        if strange := [name for name in request.recipes if name not in self.recipes]:
+            raise ValueError(f"the study has no {', '.join(strange)}; it has {', '.join(self.recipes)}")
         return [
             Planned(
                 row=run.name,

@@ -30,7 +30,7 @@ class Judged:
     claim: Claim
     difference: Difference
     p: float
-    """Corrected by Holm's rule over the claims of the stage."""
+    """Corrected by Holm's rule over all claims about the stage."""
     verdict: Verdict
     deciding_n: int | None
 
@@ -152,25 +152,29 @@ def judged(stage: Ranges, found: Mapping[str, Scores]) -> list[Judged]:
         stage: Whose claims.
         found: The quantities of its records.
     """
-    every, differences = claims(stage), []
+    every, found_differences = claims(stage), []
     for claim in every:
         scores = found.get(claim.quantity, {})
         gain = _gain(stage, scores)
-        ours = {seed: score + claim.margin * gain for seed, score in scores.get(claim.ours, {}).items()}
+        tolerance = claim.margin * gain
+        ours = scores.get(claim.ours, {})
         theirs = scores.get(claim.theirs, {}) if isinstance(claim.theirs, str) else dict.fromkeys(ours, claim.theirs)
         difference = Difference.between(ours, theirs, comparisons=len(every))
-        if difference is not None:
-            differences.append((claim, difference, gain))
-    corrected = holm([difference.p for _, difference, _ in differences])
+        against = Difference.between(ours, {seed: score - tolerance for seed, score in theirs.items()})
+        if difference is not None and against is not None:
+            found_differences.append((claim, difference, against.p, gain, tolerance))
+    # Claims that are still open count as if nothing could be shown, so that no p-value moves when they run.
+    waiting = [1.0] * (len(every) - len(found_differences))
+    corrected = holm([*(p for _, _, p, _, _ in found_differences), *waiting])
     return [
         Judged(
             claim=claim,
             difference=difference,
             p=p,
-            verdict=difference.verdict(gain),
-            deciding_n=difference.deciding_n(gain),
+            verdict=difference.verdict(gain, tolerance),
+            deciding_n=difference.deciding_n(gain, tolerance),
         )
-        for (claim, difference, gain), p in zip(differences, corrected, strict=True)
+        for (claim, difference, _, gain, tolerance), p in zip(found_differences, corrected, strict=False)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
 from lesam.lab.sweeps.tuning import Entry, Setting
 
@@ -58,10 +59,10 @@ class Ranges:
             settings=self.base_settings,
         )
 
-    @property
-    def twice_the_epochs(self) -> Entry:
+    def twice_the_epochs(self, scale: str) -> Entry:
         """The base with the compute of two passes."""
-        return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * self.epochs}",))
+        epochs = recipes.build(self.recipe, method=self.base, scale=scale).schedule.epochs
+        return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * epochs}",))
 
 
 def rates(first: float, decay: float = 0.1) -> tuple[Setting, ...]:

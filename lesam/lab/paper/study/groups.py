@@ -29,6 +29,9 @@ TRACKED: Setting = (
     "record.track_samples=2000",
 )
 
+TRACKED_SEEDS = tuple(range(100, 110))
+"""Of runs whose flatness is measured: none of the repetitions, which are trained without."""
+
 OWN_WARMUP = 0.2
 WARMUPS = (0.02, 0.05, 0.1, OWN_WARMUP, 0.4)
 """Shares of training."""
@@ -80,7 +83,7 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         base, sam = (replace(entry, settings=entry.settings[:2]) for entry in both)
         follower = Follower(name=f"{sam.name}, twice the radius", leader=sam, factor=2.0)
         return [Group(entries=(base,)), Group(entries=(sam,)), Group(followers=(follower,))]
-    bases = (stage.base_entry(), stage.twice_the_epochs)
+    bases = (stage.base_entry(), stage.twice_the_epochs(scale))
     found = [Group(entries=bases), Group(entries=tuple(stage.entry(method) for method in stage.first))]
     if stage is not MLP:
         return found

@@ -12,18 +12,25 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.records import Record
 
 Scores = Mapping[str, Mapping[int, float]]
 """A quantity by entry and seed."""
 
 ACCURACY = "accuracy"
+COMPARED = tuple(title(method) for method in ("sgd", "adamw", "sam", "lesam"))
+"""Whose losses set the level of "equal loss": those that claims compare."""
 FLATNESS: Mapping[str, str] = {
     "eigenvalue": "largest eigenvalue",
     "trace": "trace",
     "lpf_excess": "low-pass filtered loss",
 }
 """Columns, and what they are called."""
+
+
+FLATNESS_QUANTITIES = tuple(f"{column} {when}" for column in FLATNESS for when in ("at equal epoch", "at equal loss"))
+"""All quantities of flatness."""
 
 
 def quantities(records: Sequence[Record]) -> Mapping[str, Scores]:
@@ -40,12 +47,13 @@ def quantities(records: Sequence[Record]) -> Mapping[str, Scores]:
             for name, accuracy in one.attacked.items():
                 keep(under_attack(name), one, 100 * accuracy)
     tracked = [one for one in records if one.part == "track" and not one.diverged and one.curve.get("epoch")]
-    levels = _levels(tracked)
     for one in tracked:
+        rivals = [other for other in tracked if other.seed == one.seed and other.entry in COMPARED]
+        level = _level(rivals)
         for column in FLATNESS:
             if (value := one.curve[column][-1]) is not None and value > 0:
                 keep(f"{column} at equal epoch", one, _flat(value))
-            if (value := _at_loss(one, column, levels[one.seed])) is not None:
+            if level and (value := _at_loss(one, column, level)) is not None:
                 keep(f"{column} at equal loss", one, _flat(value))
     return found
 
@@ -66,13 +74,10 @@ def _keep_dynamics(one: Record, keep: Callable[[str, Record, float], None]) -> N
         keep("rise of the radius", one, 100 * math.log(seen["radius_late"] / seen["radius_early"]))
 
 
-def _levels(tracked: Sequence[Record]) -> dict[int, float]:
-    """The training loss that all entries of a seed reach."""
-    found: dict[int, float] = {}
-    for one in tracked:
-        losses = [loss for loss in one.curve["train_loss"] if loss is not None]
-        found[one.seed] = max(found.get(one.seed, 0.0), min(losses))
-    return found
+def _level(rivals: Sequence[Record]) -> float:
+    """The training loss that all of them reach; 0 where there are none."""
+    reached = [min(loss for loss in one.curve["train_loss"] if loss is not None) for one in rivals]
+    return max(reached, default=0.0)
 
 
 def _at_loss(one: Record, column: str, level: float) -> float | None:

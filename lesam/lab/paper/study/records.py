@@ -66,8 +66,11 @@ class Record:
         """Test accuracy of a repetition, validation accuracy of a trial, in percent; 0 for a run that diverged."""
         if self.diverged:
             return 0.0
-        found = self.last["validation_accuracy" if self.part == "search" else "test_accuracy"]
-        return 100.0 * float(found or 0.0)
+        name = "validation_accuracy" if self.part == "search" else "test_accuracy"
+        found = self.last.get(name)
+        if found is None:
+            raise ValueError(f"no {name}")
+        return 100.0 * float(found)
 
 
 def record(
@@ -99,8 +102,11 @@ def _under_attack(run: RunFolder, name: str) -> float:
 
 
 def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    measured = [row for row in rows if row.get("eigenvalue") is not None]
-    return {name: [_short(row.get(name)) for row in measured] for name in CURVE}
+    measured = [row for row in rows if row.get("eigenvalue") is not None and row.get("lpf") is not None]
+    found = {name: [_short(row.get(name)) for row in measured] for name in CURVE}
+    # The loss at the weights on the images that flatness is measured on, not the mean over the epoch's steps.
+    found["train_loss"] = [_number(row["lpf"] - row["lpf_excess"]) for row in measured]
+    return found
 
 
 def write(records: Iterable[Record], folder: Path) -> None:
@@ -116,16 +122,32 @@ def write(records: Iterable[Record], folder: Path) -> None:
 
 
 def read(folder: Path) -> list[Record]:
-    """All records of a folder."""
-    found = []
+    """All records of a folder; what is no record, or is there twice, is an error that names file and line."""
+    found: dict[tuple[str, ...], Record] = {}
     for file in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             try:
                 values = json.loads(line)
-                found.append(Record(**{**values, "setting": tuple(values["setting"])}))
-            except (ValueError, TypeError, KeyError) as error:
+                one = Record(**{**values, "setting": tuple(values["setting"])})
+                _check(one)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ValueError(f"{file}, line {number} is no record of the study: {error}") from error
-    return found
+            key = (one.recipe, one.entry, one.part, str(one.seed), *(one.setting if one.part == "search" else ()))
+            if key in found:
+                raise ValueError(
+                    f"{file}, line {number} is a second run of {one.entry}, seed {one.seed} ({one.part}); the first "
+                    f"has {' '.join(found[key].setting)}. Keep the one whose setting was chosen"
+                )
+            found[key] = one
+    return list(found.values())
+
+
+def _check(one: Record) -> None:
+    """Refuse a record whose numbers are none."""
+    if one.part not in get_args(Part) or type(one.seed) is not int:
+        raise ValueError(f"part {one.part!r} and seed {one.seed!r}")
+    if not one.diverged and not 0.0 <= one.score <= 100.0:
+        raise ValueError(f"an accuracy of {one.score} %")
 
 
 def merged(known: Sequence[Record], new: Iterable[Record]) -> list[Record]:

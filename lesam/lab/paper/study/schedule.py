@@ -10,13 +10,13 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.entries import STAGES, Ranges
-from lesam.lab.paper.study.groups import Follower, Part, groups
+from lesam.lab.paper.study.groups import TRACKED_SEEDS, Follower, Part, groups
 from lesam.lab.paper.study.records import Record
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Entry, Setting, choose, finished_in
 
-TRACKED_SEEDS = tuple(range(100, 110))
-"""Of runs whose flatness is measured: none of the repetitions, which are trained without."""
+DEFAULT_SEEDS = tuple(range(max(stage.repeats for stage in STAGES)))
+"""Where nobody asks for others, of which each stage takes as many as it has repetitions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,8 @@ def study_runs(request: Request) -> Iterator[StudyRun]:
             continue
         for group in groups(stage, request.scale):
             for entry in group.entries:
-                if not request.methods or entry.method in request.methods:
+                # What was best for the base decides everything else, so its search is part of every part.
+                if not request.methods or entry.method in request.methods or entry == stage.base_entry():
                     yield from _of_entry(entry, stage, order, request, repeated=group.repeated)
             for follower in group.followers:
                 if not request.methods or follower.leader.method in request.methods:
@@ -77,7 +78,7 @@ def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request, *, repe
             setting=chosen,
             config=config,
             order=order + 1,
-            attacks=stage.attacks if entry != stage.twice_the_epochs else (),
+            attacks=stage.attacks if entry != stage.twice_the_epochs(request.scale) else (),
         )
 
 
@@ -111,11 +112,11 @@ def _chosen(entry: Entry, request: Request) -> Setting | None:
 
 
 def _fresh(stage: Ranges, request: Request) -> tuple[int, ...]:
-    """Seeds of the repetitions: as many as the stage has, none of the search."""
+    """Seeds of the repetitions: those asked for, or as many as the stage has; none of the search."""
     fresh = tuple(seed for seed in request.seeds if seed not in SEARCH_SEEDS)
     if not fresh:
         raise ValueError(f"seeds {SEARCH_SEEDS} are those of the search; repetitions need others")
-    return fresh[: stage.repeats]
+    return fresh[: stage.repeats] if fresh == DEFAULT_SEEDS else fresh
 
 
 def export(request: Request, folder: Path) -> list[Record]:

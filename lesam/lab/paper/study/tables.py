@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.claims import Judged, judged, open_claims
 from lesam.lab.paper.study.entries import MLP, STAGES, Ranges
-from lesam.lab.paper.study.groups import groups, names
-from lesam.lab.paper.study.quantities import ACCURACY, Scores, quantities
+from lesam.lab.paper.study.groups import TRACKED_SEEDS, groups, names
+from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS_QUANTITIES, Scores, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import budget_lines, budget_table
 from lesam.lab.paper.study.verdicts import Difference
@@ -86,7 +86,7 @@ class StageTables:
         """Every claim with its corrected interval and verdict."""
         rows: Table = [("claim", "difference (points)", "corrected 95 % interval", "p", "n", "verdict")]
         decided = judged(self.stage, quantities(self._own))
-        rows += [_verdict(one) for one in decided]
+        rows += [_verdict(one, self._planned(one)) for one in decided]
         rows += [(claim.text, "", "", "", "0", "not run yet") for claim in open_claims(self.stage, decided)]
         return rows
 
@@ -97,6 +97,10 @@ class StageTables:
             cells = (f"{words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in by_setting.items())
             rows.append((name, "; ".join(cells)))
         return rows
+
+    def _planned(self, one: Judged) -> int:
+        """Seeds that a claim is to be judged on."""
+        return len(TRACKED_SEEDS) if one.claim.quantity in FLATNESS_QUANTITIES else self.stage.repeats
 
     @property
     def _own(self) -> list[Record]:
@@ -153,17 +157,20 @@ def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
     return {heading: table for heading, table in found.items() if len(table) > 1}
 
 
-def _verdict(one: Judged) -> tuple[str, ...]:
+def _verdict(one: Judged, planned: int) -> tuple[str, ...]:
     low, high = one.difference.interval
     verdict: str = one.verdict
     if verdict == "undecided":
         verdict += f", n = {one.deciding_n} would decide" if one.deciding_n else ", and more seeds would not help"
+    n = one.difference.spread.n
+    if n < planned:
+        verdict = f"so far ({n} of {planned}): {verdict}"
     return (
         one.claim.text,
         f"{one.difference.spread.mean:+.2f}",
         f"{low:+.2f} to {high:+.2f}",
         f"{one.p:.2g}",
-        str(one.difference.spread.n),
+        str(n),
         verdict,
     )
 

@@ -6,7 +6,8 @@ For seeds :math:`s` and two entries with accuracies :math:`a_s, b_s`, the differ
 .. math:: \bar d \pm t_{n-1}\bigl(1 - \tfrac{0.05}{2k}\bigr)\, s_d / \sqrt n
 
 (Bonferroni). A claim *holds* if the interval lies above 0, *does not hold* if its upper end lies below a fifth of SAM's
-gain over the base, and is *undecided* otherwise.
+gain over the base, and is *undecided* otherwise. A claim that an entry loses at most :math:`\tau` holds if the interval
+lies above :math:`-\tau`, and does not hold if it lies below.
 """
 
 from __future__ import annotations
@@ -28,33 +29,40 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 class Difference(PairedDifference):
     """A paired difference in percentage points, as a claim about it is judged."""
 
-    def verdict(self, gain: float) -> Verdict:
+    def verdict(self, gain: float, tolerance: float = 0.0) -> Verdict:
         """Judge the claim that the difference is above 0, where ``gain`` is SAM's over the base.
+
+        With ``tolerance`` the claim is that it is above minus that.
 
         >>> from lesam.lab.runs.statistics import Spread
         >>> clear = Difference(spread=Spread(20, 2.0, 0.5), comparisons=10)
         >>> clear.verdict(gain=5.0)
         'holds'
+        >>> small = Difference(spread=Spread(20, -0.05, 0.2), comparisons=1)
+        >>> small.verdict(gain=2.0), small.verdict(gain=2.0, tolerance=0.2)
+        ('does not hold', 'holds')
         """
-        return self._verdict(self.spread.n, gain)
+        return self._verdict(self.spread.n, gain, tolerance)
 
-    def deciding_n(self, gain: float) -> int | None:
+    def deciding_n(self, gain: float, tolerance: float = 0.0) -> int | None:
         """Seeds with which this mean and spread would decide; None where even ten thousand would not."""
-        if self.verdict(gain) != "undecided":
+        if self.verdict(gain, tolerance) != "undecided":
             return self.spread.n
         low, high = self.spread.n, LARGEST
-        if self._verdict(high, gain) == "undecided":
+        if self._verdict(high, gain, tolerance) == "undecided":
             return None
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._verdict(middle, gain) == "undecided" else (low, middle)
+            open_still = self._verdict(middle, gain, tolerance) == "undecided"
+            low, high = (middle, high) if open_still else (low, middle)
         return high
 
-    def _verdict(self, n: int, gain: float) -> Verdict:
+    def _verdict(self, n: int, gain: float, tolerance: float) -> Verdict:
         half = self.half_width_of(n)
-        if self.spread.mean - half > 0:
+        if self.spread.mean - half > -tolerance:
             return "holds"
-        return "does not hold" if self.spread.mean + half < SHARE * gain else "undecided"
+        limit = -tolerance if tolerance else SHARE * gain
+        return "does not hold" if self.spread.mean + half < limit else "undecided"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from lesam.lab import paper
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
-from lesam.lab.paper.study.entries import MLP, STAGES
+from lesam.lab.paper.study.entries import CIFAR_CONV, MLP, STAGES
 from lesam.lab.paper.study.groups import NEAR, Follower, groups, names
 from lesam.lab.paper.study.quantities import ACCURACY
-from lesam.lab.paper.study.schedule import export, study_runs
+from lesam.lab.paper.study.schedule import DEFAULT_SEEDS, _fresh, export, study_runs
 from lesam.lab.paper.study.tables import StageTables
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
@@ -123,6 +124,65 @@ def test_claims_are_judged_by_paired_differences():
     scores["LE-SAM"] = {seed: 65.05 + seed for seed in seeds}
     verdicts = {one.claim.text: one.verdict for one in judged(MLP, {ACCURACY: scores})}
     assert verdicts["LE-SAM beats SAM"] == "does not hold"  # surely below a fifth of SAM's gain of 5
+
+
+def test_a_claim_with_a_tolerance_holds_where_little_is_lost():
+    """SAM's gain is 2; a neighbour that costs 0.02 points costs less than a tenth of it, one that costs 1 does not."""
+    seeds = range(20)
+    jitter = [0.05 * (-1) ** (seed // 2) for seed in seeds]
+    scores = {
+        "AdamW": {seed: 60.0 + seed for seed in seeds},
+        "SAM": {seed: 62.0 + seed for seed in seeds},
+        "LE-SAM": {seed: 63.0 + seed for seed in seeds},
+        "LE-SAM, 0.77 times the budget": {seed: 62.98 + seed + jitter[seed] for seed in seeds},
+        "LE-SAM, 1.3 times the budget": {seed: 62.0 + seed + jitter[seed] for seed in seeds},
+    }
+    found = {one.claim.ours: one for one in judged(MLP, {ACCURACY: scores}) if one.claim.margin}
+    little, much = found["LE-SAM, 0.77 times the budget"], found["LE-SAM, 1.3 times the budget"]
+    assert (little.verdict, much.verdict) == ("holds", "does not hold")
+    assert little.difference.spread.mean == pytest.approx(-0.02)  # the table shows what was lost, not what was allowed
+
+
+def test_p_values_count_the_claims_that_have_not_run():
+    seeds = range(20)
+    scores = {
+        "AdamW": {seed: 60.0 + 0.3 * (seed % 5) for seed in seeds},
+        "SAM": {seed: 60.2 + 0.3 * ((seed + 1) % 4) for seed in seeds},
+    }
+    (one,) = judged(MLP, {ACCURACY: scores})
+    assert one.p == pytest.approx(min(1.0, one.difference.p * len(claims(MLP))))
+
+
+def test_more_seeds_than_planned_can_be_asked_for():
+    request = Request(scale="smoke", seeds=tuple(range(53)), runs=Path("nowhere"), recipes=("mnist1d-mlp",))
+    assert len(_fresh(MLP, request)) == 53
+    assert len(_fresh(MLP, dataclasses.replace(request, seeds=DEFAULT_SEEDS))) == MLP.repeats
+
+
+def test_the_longer_base_has_twice_the_epochs_of_every_scale():
+    for scale, epochs in (("small", 50), ("paper", 400)):
+        assert CIFAR_CONV.twice_the_epochs(scale).fixed == (f"schedule.epochs={epochs}",)
+
+
+def test_a_part_of_the_study_has_the_search_of_the_base_and_no_strange_recipe(tmp_path: Path):
+    study = paper.find("study")
+    request = Request(scale="small", runs=tmp_path, recipes=("mnist1d-mlp",), methods=("sam",)).of(study)
+    assert {run.row for run in study.plan(request)} == {"AdamW"}
+    with pytest.raises(ValueError, match=r"the study has no digits; it has mnist1d-mlp"):
+        study.plan(dataclasses.replace(request, recipes=("digits",)))
+
+
+def test_the_same_run_twice_is_refused(finished: tuple[Request, Path], tmp_path: Path):
+    request, _ = finished
+    export(request, tmp_path)
+    file = tmp_path / "mnist1d-mlp.jsonl"
+    line = next(line for line in file.read_text().splitlines() if '"repeat"' in line)
+    file.write_text(file.read_text() + line.replace('"fingerprint":"', '"fingerprint":"other') + "\n")
+    with pytest.raises(ValueError, match="is a second run of"):
+        records.read(tmp_path)
+    file.write_text(line.replace('"test_accuracy":', '"tested":') + "\n")
+    with pytest.raises(ValueError, match="line 1 is no record of the study: no test_accuracy"):
+        records.read(tmp_path)
 
 
 def test_claims_name_entries_that_compete():
