@@ -88,6 +88,11 @@ class Entry:
         """What the group is called in every table and figure of the page."""
         return self.look.name
 
+    @property
+    def label(self) -> str:
+        """The same without recipe and scale, for sentences that name those."""
+        return self.group.label + self.group.mark
+
     def of_status(self, *wanted: Status) -> list[Member]:
         """The members that ended in one of these ways."""
         return [member for member in self.members if member.status in wanted]

@@ -43,32 +43,32 @@ def _contest(contest: Contest, *, named: bool) -> list[str]:
     if accuracy is None:
         return []
     if len(contest.entries) == 1:
-        return [f"{where}{best.name} reaches {accuracy.text()} % test accuracy over {_seeds(accuracy.n)}."]
+        return [f"{where}{best.label} reaches {accuracy.text()} % test accuracy over {_seeds(accuracy.n)}."]
     mine = [pair for pair in contest.pairs if pair.better is best]
     beaten = [pair for pair in mine if pair.shown]
     close = [pair for pair in mine if pair.difference is not None and not pair.shown]
     alone = [pair for pair in mine if pair.difference is None]
     said = []
     if beaten:
-        said.append(f"{where}{best.name} beats " + _listed([_margin(pair) for pair in beaten], "; ") + ".")
+        said.append(f"{where}{best.label} beats " + _listed([_margin(pair) for pair in beaten], "; ") + ".")
     if close:
-        names = _listed([pair.other.name for pair in close])
-        start = "No" if said else f"{where}{best.name} has the highest mean ({accuracy.text()} %). No"
-        said.append(f"{start} difference can be shown between {best.name} and {names}.")
+        names = _listed([pair.other.label for pair in close])
+        start = "No" if said else f"{where}{best.label} has the highest mean ({accuracy.text()} %). No"
+        said.append(f"{start} difference can be shown between {best.label} and {names}.")
     if alone:
-        names = _listed([pair.other.name for pair in alone])
-        start = "" if said else f"{where}{best.name} has the highest mean ({accuracy.text()} %). "
-        said.append(f"{start}{best.name} and {names} share fewer than two seeds and are not compared.")
+        names = _listed([pair.other.label for pair in alone])
+        start = "" if said else f"{where}{best.label} has the highest mean ({accuracy.text()} %). "
+        said.append(f"{start}{best.label} and {names} share fewer than two seeds and are not compared.")
     return said
 
 
 def _margin(pair: Pair) -> str:
     difference = pair.difference
     if difference is None or pair.p is None:
-        return pair.other.name
+        return pair.other.label
     points, half = difference.spread.mean * 100, difference.half_width * 100
     return (
-        f"{pair.other.name} by {points:.2f} ± {half:.2f} points over {_seeds(difference.spread.n)} ({p_text(pair.p)})"
+        f"{pair.other.label} by {points:.2f} ± {half:.2f} points over {_seeds(difference.spread.n)} ({p_text(pair.p)})"
     )
 
 

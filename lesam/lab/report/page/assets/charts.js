@@ -66,14 +66,20 @@ const Charts = (() => {
   function points(chart, view) {
     const axis = chart.axes[view.axis] ? view.axis : Object.keys(chart.axes)[0];
     const shown = chart.points.filter((point) => view.shown(point.group) && point.x[axis] !== undefined);
-    const best = shown.filter((point) => point.front[axis]).sort((a, b) => a.x[axis] - b.x[axis]);
     const { ink } = colours();
-    const traces = [{
-      x: best.map((point) => point.x[axis]), y: best.map((point) => point.y), type: "scatter", mode: "lines",
-      line: { color: ink, width: 1, dash: "dot", shape: "hv" }, hoverinfo: "skip",
-    }];
+    const places = [...new Set(shown.map((point) => view.looks[point.group].place))];
+    const traces = places.map((place) => {
+      const best = shown.filter((point) => point.front[axis] && view.looks[point.group].place === place);
+      best.sort((a, b) => a.x[axis] - b.x[axis]);
+      return {
+        x: best.map((point) => point.x[axis]), y: best.map((point) => point.y), type: "scatter", mode: "lines",
+        line: { color: ink, width: 1, dash: "dot", shape: "hv" }, hoverinfo: "skip",
+      };
+    });
+    // Names of many points would lie on each other: then only those that nobody beats have theirs.
+    const named = (point) => shown.length <= 6 || (point.front[axis] && shown.length <= 30);
     shown.forEach((point, index) => traces.push({
-      x: [point.x[axis]], y: [point.y], type: "scatter", mode: shown.length <= 12 ? "markers+text" : "markers",
+      x: [point.x[axis]], y: [point.y], type: "scatter", mode: named(point) ? "markers+text" : "markers",
       error_y: { type: "data", array: [point.sd], color: view.looks[point.group].colour },
       marker: {
         color: view.looks[point.group].colour, size: 11, symbol: SYMBOLS[index % SYMBOLS.length],
