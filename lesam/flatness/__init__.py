@@ -8,6 +8,7 @@ from lesam.flatness._basis import Storage
 from lesam.flatness._density import SpectralDensity, spectral_density
 from lesam.flatness._eigenvalues import Eigenvalues, top_eigenvalues
 from lesam.flatness._landscape import Landscape, landscape
+from lesam.flatness._layers import LayerCurvature, by_layer
 from lesam.flatness._lowpass import LowPass, low_pass_filter
 from lesam.flatness._operator import HessianOperator, SymmetricOperator
 from lesam.flatness._results import Measurement, Progress, cached
@@ -17,6 +18,7 @@ __all__ = [
     "Eigenvalues",
     "HessianOperator",
     "Landscape",
+    "LayerCurvature",
     "LowPass",
     "Measurement",
     "Progress",
@@ -24,6 +26,7 @@ __all__ = [
     "Storage",
     "SymmetricOperator",
     "TraceEstimate",
+    "by_layer",
     "cached",
     "landscape",
     "low_pass_filter",

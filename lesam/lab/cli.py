@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "flatness": "lesam.lab.commands.flatness:flatness",
     "landscape": "lesam.lab.commands.landscape:landscape",
     "reproduce": "lesam.lab.commands.reproduce:reproduce",
+    "show": "lesam.lab.commands.show:show",
     "table": "lesam.lab.commands.table:table",
     "plot": "lesam.lab.commands.plot:plot",
     "report": "lesam.lab.commands.report:report",
@@ -44,6 +45,10 @@ def make_app() -> App:
     app = App(name="lesam", help="Sharpness-aware training: the experiments of the LE-SAM paper.")
     for name, target in COMMANDS.items():
         app.command(target, name=name, help=described(target))
+    # Writes the script to where the shell looks for it, and changes no file of the user's.
+    app.register_install_completion_command(
+        add_to_startup=False, help="Let the shell complete commands and options; --shell bash, zsh or fish."
+    )
     return app
 
 

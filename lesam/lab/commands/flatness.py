@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lesam.lab.flatness.survey import Survey
 
 DENSITY_DRAWS = 4
+LAYER_EIGENVALUES = 1
 CHEAP = "--samples 500 --eigenvalues 1 --trace-samples 10"
 
 
@@ -37,6 +38,9 @@ def flatness(
     ] = [],  # noqa: B006 -- cyclopts reads the default, nobody changes it
     settings: Annotated[Asked | None, Parameter(name="*")] = None,
     density: Annotated[bool, Parameter(negative="", help="Also estimate the density of the whole spectrum.")] = False,
+    by_layer: Annotated[
+        bool, Parameter(negative="", help="Also measure each layer's own block of the Hessian, one after the other.")
+    ] = False,
     device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
     storage: Annotated[str, Parameter(help="Where Lanczos keeps its basis: device, cpu or a folder.")] = "device",
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for the figures.")] = Path("figures"),
@@ -63,6 +67,7 @@ def flatness(
     chosen = FlatnessSettings(
         **({} if scale_of(every) == "paper" else CHEAPER)
         | ({"density_draws": DENSITY_DRAWS} if density else {})
+        | ({"layer_eigenvalues": LAYER_EIGENVALUES} if by_layer else {})
         | ({} if settings is None else settings.given)
     )
 
@@ -71,6 +76,8 @@ def flatness(
         return len(wanted) * gradients(chosen) + points * low_pass_gradients(chosen)
 
     print(estimate(every, work, chosen.samples, CHEAP), flush=True)
+    if chosen.layer_eigenvalues:
+        print("and for every layer about what the eigenvalues and the trace of the whole network take", flush=True)
     basis: Any = storage if storage in ("device", "cpu") else Path(storage)
     with console.measurements() as watch:
 
@@ -86,6 +93,8 @@ def flatness(
             storage=basis,
         )
     console.show(table.rows(found), notes=table.notes(found))
+    if chosen.layer_eigenvalues:
+        console.show(table.layers(found), title="Each layer's own block of the Hessian")
     for path in _figures(found, colours_of(groups), output):
         print(path)
 

@@ -19,10 +19,16 @@ def plot(
     output: Annotated[
         Path | None, Parameter(name=["--output", "-o"], help="File to write; its ending is the format.")
     ] = None,
+    size: Annotated[
+        Literal["screen", "column", "page"], Parameter(help="For a screen, or a column or the page of a paper.")
+    ] = "screen",
 ) -> None:
     """Draw runs: accuracy and loss, the radius, tracked flatness, sensitivity to the budget, a late switch."""
-    from lesam.lab.report import plots
+    from lesam.lab.report import paper_size, plots
     from lesam.lab.runs.repetitions import group
 
     path = output or Path(f"{kind}.png")
-    print(plots.save(plots.KINDS[kind](group(found_runs(runs))), path))
+    figure = plots.KINDS[kind](group(found_runs(runs)))
+    if size != "screen":
+        paper_size.fit(figure, size)
+    print(plots.save(figure, path))

@@ -16,11 +16,13 @@ from torch.nn import functional
 from lesam.flatness import (
     Eigenvalues,
     HessianOperator,
+    LayerCurvature,
     LowPass,
     Measurement,
     SpectralDensity,
     Storage,
     TraceEstimate,
+    by_layer,
     low_pass_filter,
     spectral_density,
     top_eigenvalues,
@@ -62,6 +64,8 @@ class FlatnessSettings:
     """Starting vectors for the density of the whole spectrum; 0 for no density."""
     density_steps: int = 80
     """Lanczos steps from each of them."""
+    layer_eigenvalues: int = 0
+    """Largest eigenvalues of each layer's own block of the Hessian, found with its trace; 0 for no layers."""
     lpf_sigma: float = 0.01
     """Standard deviation of the low-pass filter's noise on the weights."""
     lpf_samples: int = 20
@@ -178,6 +182,10 @@ def _trace(surface: Surface, *, storage: Storage = "device", **options: Any) -> 
     return trace(surface.hessian, **options)
 
 
+def _by_layer(surface: Surface, **options: Any) -> LayerCurvature:
+    return by_layer(surface.model, loss_function, surface.images, **options, mode=surface.mode)
+
+
 def _low_pass(surface: Surface, *, storage: Storage = "device", **options: Any) -> LowPass:
     return low_pass_filter(surface.model, loss_function, surface.images, **options, mode=surface.mode)
 
@@ -245,6 +253,19 @@ MEASURES: dict[str, Measure] = {
                 "seed": chosen.seed,
             },
             take=_with_basis(spectral_density),
+        ),
+        Measure(
+            name="layers",
+            result=LayerCurvature,
+            amount="layer_eigenvalues",
+            least=1,
+            options=lambda chosen: {
+                "k": chosen.layer_eigenvalues,
+                "samples": max(chosen.trace_samples, 2),
+                "tolerance": chosen.tolerance,
+                "seed": chosen.seed,
+            },
+            take=_by_layer,
         ),
         Measure(
             name="lpf",

@@ -26,6 +26,19 @@ def rows(survey: Survey) -> list[tuple[str, ...]]:
     return [("method", "epoch", "n", "loss", *headings), *lines]
 
 
+def layers(survey: Survey) -> list[tuple[str, ...]]:
+    """The same for each layer: the largest eigenvalue and the trace of its own block of the Hessian."""
+    lines: list[tuple[str, ...]] = [("method", "epoch", "n", "layer", "parameters", "eigenvalue", "trace")]
+    for label, epochs in survey.of("layers").items():
+        for epoch, found in sorted(epochs.items()):
+            for index, name in enumerate(found[0].names):
+                tops = [each.eigenvalues[index][0] for each in found]
+                traces = [each.traces[index] for each in found]
+                cells = _text(tops, [0.0]), _text(traces, [found[0].stderrs[index]])
+                lines.append((label, str(epoch), str(len(found)), name, str(found[0].sizes[index]), *cells))
+    return lines
+
+
 def notes(survey: Survey) -> str:
     """What a reader has to know before using the numbers."""
     runs = [run for epochs in survey.results.values() for runs in epochs.values() for run in runs]

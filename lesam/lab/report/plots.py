@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -172,13 +173,13 @@ def whole_epochs(axis: Axes) -> None:
     axis.locator_params(axis="x", integer=True)
 
 
-def shared_legend(figure: Figure) -> None:
+def shared_legend(figure: Figure, columns: int | None = None) -> None:
     """One legend below all panels, where it hides no curve however long its labels are."""
     entries: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    columns = 2 if any(len(label) > 30 for label in entries) else 5
+    columns = columns or (2 if any(len(label) > 30 for label in entries) else 5)
     figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, fontsize="small")
 
 
@@ -222,10 +223,14 @@ def _uneven(group: Group) -> str:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format of the file's name, PNG where it has none; returns the file."""
+    """Write a figure in the format of the file's name, PNG where it has none; returns the file.
+
+    Letters of vector formats stay letters, in fonts that journals take, not outlines.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path if path.suffix else path.with_suffix(".png")
-    figure.savefig(file, dpi=150)
+    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}):
+        figure.savefig(file, dpi=150)
     return file
 
 

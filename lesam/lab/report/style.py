@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lesam.lab.config.optimizer import methods, title
 from lesam.lab.runs.repetitions import Group
 
-PERCENT = ("accuracy", "capped")
+PERCENT = ("accuracy", "capped", "overrun")
 """How columns of the metrics end that are shares, drawn as percentages."""
 
 DASHES = ("-", "--", ":", "-.")

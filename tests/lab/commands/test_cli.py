@@ -12,6 +12,7 @@ import pytest
 from lesam.lab import data, models, recipes
 from lesam.lab.cli import COMMANDS, main, make_app
 from lesam.lab.config.optimizer import methods
+from lesam.lab.runs.folder import RunFolder
 
 OPTIONS = {
     "compare": {"--seeds", "--jobs", "--scale", "--output", "-o"},
@@ -24,7 +25,7 @@ OPTIONS = {
         *("--runs", "--epochs", "--samples", "--batch-size", "--eigenvalues", "--method", "--trace-samples"),
         *("--density", "--lpf-sigma", "--lpf-samples", "--mode", "--seed", "--device", "--storage", "--output", "-o"),
         # The settings' own record decides which there are.
-        *("--subset-seed", "--tolerance", "--density-draws", "--density-steps"),
+        *("--subset-seed", "--tolerance", "--density-draws", "--density-steps", "--by-layer", "--layer-eigenvalues"),
     },
     "landscape": {
         *("--runs", "--epoch", "--one-dimensional", "--points", "--span", "--samples", "--batch-size", "--seed"),
@@ -35,7 +36,8 @@ OPTIONS = {
         *("--storage", "--jobs", "--threads", "--runs", "-o"),
     },
     "table": {"--runs", "--format", "--output", "-o"},
-    "plot": {"--kind", "--runs", "--output", "-o"},
+    "plot": {"--kind", "--runs", "--output", "-o", "--size"},
+    "show": {"--run"},
     "report": {"--runs", "--output", "-o"},
     "watch": {"--folder", "--port", "--host"},
     "list": {"--kind"},
@@ -136,6 +138,44 @@ def test_train_table_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         assert (tmp_path / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot", "curves", "runs", "-o", "curves.pdf"]) == 0
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_shell_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "lesam.bash"
+    assert main(["--install-completion", "--shell", "bash", "--output", str(script)]) == 0
+    assert str(script) in capsys.readouterr().out
+    for words, offered in ((["re"], {"report", "reproduce"}), (["report", "--ou"], {"--output"})):
+        typed = f"COMP_WORDS=(lesam {' '.join(words)}); COMP_CWORD={len(words)}"
+        called = "$(complete -p lesam | grep -oP '(?<=-F )\\S+')"
+        code = f'source {script}; {typed}; {called}; echo "${{COMPREPLY[@]}}"'
+        printed = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout
+        assert set(printed.split()) == offered
+
+
+def test_show_prints_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    assert (
+        main(["train", "digits", "--method", "lesam", "--scale", "smoke", "--seeds", "0", "1", "--runs", str(runs)])
+        == 0
+    )
+    (run,) = runs.glob("*-seed1-*")
+    capsys.readouterr()
+    assert main(["show", str(run)]) == 0
+    printed = capsys.readouterr().out
+    rows = {
+        cells[0]: cells[1]
+        for line in printed.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 2
+    }
+    last = RunFolder(run).summary()["last"]
+    assert rows["method"] == "LE-SAM"
+    assert rows["seed"] == "1"
+    assert rows["status"] == "finished"
+    assert rows["test accuracy (%)"] == f"{last['test_accuracy'] * 100:.2f}"
+    assert rows["optimizer.sigma"] == "0.35"
+    assert f"| 2 | {last['train_loss']:.4g} |" in printed
+    assert main(["show", str(runs)]) == 2
+    assert run.name in capsys.readouterr().err
 
 
 def test_without_the_lab_extra_the_command_says_how_to_install_it(tmp_path: Path) -> None:

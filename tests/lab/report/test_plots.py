@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from lesam.lab.cli import main
 from lesam.lab.paper.experiment import Cell, Request
 from lesam.lab.paper.experiments.stabilisers import EXPERIMENT
-from lesam.lab.report import plots
+from lesam.lab.report import paper_size, plots
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.repetitions import group
 from tests.lab.running import smoke
@@ -81,3 +82,25 @@ def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: 
     accuracy.plot([1, 2], [1e-3, 1.0])
     plots.logarithmic(accuracy)
     assert accuracy.get_yscale() == "log"
+
+
+@pytest.mark.parametrize(("size", "inches"), [("column", 3.3), ("page", 6.9)])
+def test_figures_for_a_paper_have_its_width_and_letters_that_are_letters(
+    size: str, inches: float, tmp_path: Path
+) -> None:
+    with_rows(tmp_path / "runs", [0.1, 0.3])
+    target = tmp_path / "figure.pdf"
+    assert main(["plot", "curves", str(tmp_path / "runs"), "--size", size, "-o", str(target)]) == 0
+    content = target.read_bytes()
+    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(72 * inches)
+    assert b"/FontFile2" in content  # TrueType
+    assert b"/Type3" not in content
+    figure = plots.curves(group(find_runs([tmp_path / "runs"])))
+    paper_size.fit(figure, size)  # type: ignore[arg-type]
+    figure.canvas.draw()
+    frames = [axis.get_tightbbox() for axis in figure.axes]
+    legend = figure.legends[0].get_window_extent()
+    assert not any(frame.overlaps(legend) for frame in frames)
+    assert not any(one.overlaps(other) for one in frames for other in frames if one is not other)

@@ -33,6 +33,7 @@ CLIMB = {
     "sigma": "loss budget sigma",
     "sharpness": "measured rise of the loss",
     "capped": "steps at the cap (%)",
+    "overrun": "steps whose rise is twice what was asked (%)",
     "grad_norm": "gradient norm",
 }
 LOGARITHMIC = ("test_loss", "train_loss", "grad_norm")

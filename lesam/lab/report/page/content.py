@@ -46,6 +46,7 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
             "Flatness",
             [
                 *flatness_charts.spectra(drawn, kept),
+                *flatness_charts.layers(drawn, kept),
                 *flatness_charts.low_pass(drawn, kept),
                 *charts.tracked(drawn),
             ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lesam.flatness import LayerCurvature
 from lesam.lab.report.page.charts import Chart, line
 from lesam.lab.report.page.entries import Entry, plain, spread
 from lesam.lab.report.page.kept import LANDSCAPE, Answer, Kept
@@ -14,9 +15,33 @@ MOST_LANDSCAPES = 8
 """A browser draws about this number of surfaces at a time."""
 
 
+LAYERS: tuple[tuple[str, str, Callable[[LayerCurvature, int], float]], ...] = (
+    ("layer-eigenvalues", "Largest eigenvalue of each layer's block", lambda found, index: found.eigenvalues[index][0]),
+    ("layer-traces", "Trace of each layer's block", lambda found, index: found.traces[index]),
+)
+"""Figures of a layer's own block of the Hessian: name, title, and the number of the layer with an index."""
+
+
 def spectra(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
     """The largest eigenvalues by rank, and the density of all of them."""
     return [*_eigenvalues(entries, kept), *_density(entries, kept)]
+
+
+def layers(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
+    """The largest eigenvalue and the trace of each layer's own block of the Hessian."""
+    charts = []
+    for id, title, of in LAYERS:
+        bars = []
+        for entry in entries:
+            every = kept.final("layers", entry)
+            answers = [answer for answer in every if answer.result.names == every[0].result.names]
+            for index, name in enumerate(answers[0].result.names if answers else ()):
+                found = Spread.of([of(answer.result, index) for answer in answers])
+                bars.append({"group": entry.name, "category": name, "mean": found.mean, "sd": found.std, "n": found.n})
+        heights = [bar["mean"] for bar in bars]
+        wide = bool(heights) and min(heights) > 0 and max(heights) >= 100 * min(heights)
+        charts.append({"id": id, "kind": "bars", "title": title, "x": "layer", "y": title, "log": wide, "bars": bars})
+    return [plain(chart) for chart in charts if chart["bars"]]
 
 
 def low_pass(entries: Sequence[Entry], kept: Kept) -> list[Chart]:

@@ -66,6 +66,12 @@ def collect(entries: Sequence[Entry]) -> Kept:
     return Kept(flatness=chosen, attacks=attacks, notes=notes)
 
 
+def answers_of(member: Member) -> list[tuple[str, Answer]]:
+    """Every answer that can be read in the folder of one run, by the name of its measure."""
+    notes: list[str] = []
+    return [*_flatness(member, notes), *(("attack", answer) for answer in _attacks(member, notes))]
+
+
 def _alike(measure: str, found: Mapping[str, list[Answer]], notes: list[str]) -> dict[str, list[Answer]]:
     """The answers to the question that most runs were asked."""
     runs: dict[Settings, set[Path]] = {}
@@ -97,6 +103,10 @@ def _flatness(member: Member, notes: list[str]) -> list[tuple[str, Answer]]:
             asked = {key: value for key, value in result.settings.items() if key.startswith("key.")}
             if not asked:
                 notes.append(f"{path} is not finished; the command that began it resumes it")
+                continue
+            columns = MEASURES[measure].columns.values() if measure in MEASURES else ()
+            if any(number(column.value(result)) is None for column in columns):
+                notes.append(f"{path} holds a number that is not finite and is left out")
                 continue
             settings = tuple(sorted((key, value) for key, value in asked.items() if key not in OF_THE_RUN))
             found.append((measure, Answer(member=member, epoch=int(name["epoch"]), settings=settings, result=result)))

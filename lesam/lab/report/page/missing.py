@@ -27,6 +27,11 @@ def missing(entries: Sequence[Entry], kept: Kept, sources: Sequence[Path]) -> li
             f"lesam flatness {paths} --density",
             lambda entry: bool(kept.final("density", entry)),
         ),
+        (
+            "curvature layer by layer",
+            f"lesam flatness {paths} --by-layer",
+            lambda entry: bool(kept.final("layers", entry)),
+        ),
         ("the loss landscape", f"lesam landscape {paths}", lambda entry: bool(kept.of(LANDSCAPE, entry))),
         ("accuracy on attacked images", f"lesam attack {paths}", lambda entry: bool(kept.attacks.get(entry.name))),
         (

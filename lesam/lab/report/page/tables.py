@@ -130,14 +130,14 @@ def runs(entries: Sequence[Entry], *, links_from: Path | None) -> Table:
     rows = []
     for entry in entries:
         for member in entry.members:
-            start = _last_start(member)
+            start = last_start(member)
             accuracy = number(member.last.get("test_accuracy"))
             rows.append(
                 [
                     _folder(member, links_from),
                     _group(entry),
                     _number(member.seed),
-                    _text(_ended(member)),
+                    _text(ended(member)),
                     _number(member.epochs),
                     _number(accuracy, "" if accuracy is None else f"{accuracy * 100:.2f}"),
                     *(_text(words) for words in start),
@@ -155,7 +155,8 @@ def runs(entries: Sequence[Entry], *, links_from: Path | None) -> Table:
     return _table("runs", "Runs", "Every run folder of the page, and what its last start ran on.", columns, rows)
 
 
-def _ended(member: Member) -> str:
+def ended(member: Member) -> str:
+    """How a run ended, or how far it is."""
     at = (member.summary or {}).get("diverged_at")
     if member.status == "diverged" and at is not None:
         return f"diverged at step {at}"
@@ -164,7 +165,7 @@ def _ended(member: Member) -> str:
     return member.status
 
 
-def _last_start(member: Member) -> list[str]:
+def last_start(member: Member) -> list[str]:
     """When, with which commit and versions, where and by which command a run was last started."""
     try:
         start = member.run.environments()[-1]

@@ -148,7 +148,18 @@ def test_what_is_not_measured_is_named_with_the_command_that_measures_it(
     before = {each["command"]: each for each in of(tmp_path / "runs")["missing"]}
     commands = {name: f"lesam {name} {tmp_path / 'runs'}" for name in ("flatness", "landscape", "attack")}
     assert set(commands.values()) <= before.keys()
-    cheap = ["--samples", "50", "--eigenvalues", "2", "--trace-samples", "2", "--lpf-samples", "2", "--density"]
+    cheap = [
+        "--samples",
+        "50",
+        "--eigenvalues",
+        "2",
+        "--trace-samples",
+        "2",
+        "--lpf-samples",
+        "2",
+        "--density",
+        "--by-layer",
+    ]
     assert main(["flatness", str(mine), *cheap, "--density-steps", "5"]) == 0
     assert main(["landscape", str(mine), "--points", "3", "--samples", "50"]) == 0
     assert main(["attack", str(mine), "--samples", "50", "--steps", "1"]) == 0
@@ -161,6 +172,10 @@ def test_what_is_not_measured_is_named_with_the_command_that_measures_it(
     assert len(chart(made, "landscape")["planes"][0]["loss"]) == 3
     assert {bar["category"] for bar in chart(made, "attack-0")["bars"]} == {"clean", "attacked"}
     assert chart(made, "density")["lines"]
+    layers = json.loads(next((mine / "flatness").glob("*-layers-*")).read_text())
+    tops = {bar["category"]: bar["mean"] for bar in chart(made, "layer-eigenvalues")["bars"]}
+    expected = [values[0] for values in layers["eigenvalues"]]
+    assert tops == pytest.approx(dict(zip(layers["names"], expected, strict=True)), rel=1e-6)
 
 
 def test_damaged_folders_and_answers_are_named_and_the_rest_is_shown(runs: Path, tmp_path: Path) -> None:

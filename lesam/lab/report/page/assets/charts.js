@@ -101,7 +101,7 @@ const Charts = (() => {
       return {
         type: "bar", x: mine.map((bar) => plain(bar.category)), y: mine.map((bar) => bar.mean),
         error_y: { type: "data", array: mine.map((bar) => bar.sd), color: colours().ink },
-        marker: { color: view.looks[name].colour, pattern: { shape: patterns[index % patterns.length], solidity: 0.25 } },
+        marker: { color: view.looks[name].colour, pattern: { shape: patterns[index % patterns.length], solidity: 0.25, fillmode: "overlay", fgcolor: colours().paper } },
         hoverinfo: "text", textposition: "none",
         text: mine.map((bar) => `${plain(name)}, ${plain(bar.category)}: ${withSpread(bar.mean, bar.sd, bar.n)}`),
       };

@@ -1,0 +1,42 @@
+"""Figures at the size of a paper's column or page: the same panels in as many rows as they need, with small letters."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lesam.lab.report.plots import shared_legend
+
+WIDTHS = {"column": 3.3, "page": 6.9}
+"""Inches, as in two-column proceedings."""
+PANELS = {"column": 1, "page": 2}
+"""Side by side."""
+HEIGHT, LINE = 2.1, 0.17
+"""Inches of a panel, and of a line of the legend."""
+LETTERS = 8.0
+"""Points."""
+
+
+def fit(figure: Figure, size: Literal["column", "page"]) -> None:
+    """Arrange the panels of a figure anew so that it needs no scaling in print; its legend moves below them."""
+    axes = list(figure.axes)
+    columns = min(PANELS[size], len(axes))
+    rows = math.ceil(len(axes) / columns)
+    grid = figure.add_gridspec(rows, columns)
+    for number, axis in enumerate(axes):
+        axis.set_subplotspec(grid[number // columns, number % columns])
+        axis.tick_params(labelsize=LETTERS)
+    entries = {label for axis in axes for label in axis.get_legend_handles_labels()[1]}
+    for legend in [*figure.legends, *(legend for axis in axes if (legend := axis.get_legend()) is not None)]:
+        legend.remove()
+    longest = max((len(label) for label in entries), default=0)
+    beside = max(1, int(WIDTHS[size] / (0.45 + 0.065 * longest)))
+    if entries:
+        shared_legend(figure, columns=beside)
+    for text in figure.findobj(Text):
+        text.set_fontsize(LETTERS)
+    figure.set_size_inches(WIDTHS[size], rows * HEIGHT + math.ceil(len(entries) / beside) * LINE)
+    figure.draw_without_rendering()  # places are found in two rounds: what a panel needs depends on its size
