@@ -17,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
 
-demo: $(VENV)/.lab ## SGD, SAM, LE-SAM and LE-SAM+ on digits with wrong labels: a table and a picture
+demo: $(VENV)/.lab ## SGD, SAM, LE-SAM and LE-SAM+ on digits with wrong labels: a table, a picture, a page
 	$(BIN)/lesam compare
 
 test: $(VENV)/.all ## all tests, doctests and documents

@@ -20,18 +20,20 @@ def compare(
     seeds: Seeds = [10, 11, 12],  # noqa: B006 -- cyclopts reads the default, nobody changes it
     jobs: Annotated[int | None, Parameter(help="Processes; by default one for each core.")] = None,
     scale: Annotated[str, Parameter(help="small, or smoke for a look at the machinery.")] = "small",
-    output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for runs, table and picture.")] = Path(
-        "lesam-compare"
-    ),
+    output: Annotated[
+        Path, Parameter(name=["--output", "-o"], help="Folder for runs, table, picture and page.")
+    ] = Path("lesam-compare"),
 ) -> None:
     """Train SGD, SAM, LE-SAM and LE-SAM+ on digits with 40 % wrong labels, and show what they learn.
 
     Each method gets the same number of settings, chosen on a validation split; the winners are trained again with
-    fresh seeds. Ends with a table and a picture, which are also written to the output folder.
+    fresh seeds. Ends with a table, a picture and a page for the browser, all in the output folder.
     """
     from lesam.lab import console
     from lesam.lab.files import write_atomically
     from lesam.lab.report import plots
+    from lesam.lab.report.page.content import content
+    from lesam.lab.report.page.html import page
     from lesam.lab.runs.folder import RunFolder
     from lesam.lab.runs.repetitions import group
     from lesam.lab.sweeps import compare as comparing
@@ -54,11 +56,15 @@ def compare(
     table = comparing.cells(results)
     notes = "".join(f"\n{words}\n" for words in comparing.notes(results))
     write_atomically(output / "compare.md", console.markdown(table) + notes)
+    chosen = [run for each in groups for run in each.runs]
+    made = content(chosen, sources=[output / "runs"], links_from=output)
+    write_atomically(output / "report.html", page(made))
     print()
     console.show(table, title="Digits, 40 % of the training labels wrong")
     print(notes, end="")
     print(f"picture: {output / 'compare.png'}   table: {output / 'compare.md'}   {time.monotonic() - began:.0f} s")
-    raise_if_failed([], [summary for each in groups for run in each.runs if (summary := run.summary()) is not None])
+    print(f"page, to open in a browser: {(output / 'report.html').resolve().as_uri()}")
+    raise_if_failed([], [summary for run in chosen if (summary := run.summary()) is not None])
 
 
 def _setting(job: Job) -> str:

@@ -31,13 +31,16 @@ def test_settings_are_chosen_on_validation_and_repeated_with_fresh_seeds(tmp_pat
         assert result.passes == {"sgd": 1, "lesam": 2}[result.method]
 
 
-def test_the_command_ends_with_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_a_table_a_picture_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--scale", "smoke", "--seeds", "0", "--jobs", "2", "-o", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     for title in ("SGD", "SAM", "LE-SAM", "LE-SAM+"):
         assert f"| {title} |" in shown
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "compare.md").read_text() in shown
+    report = tmp_path / "out" / "report.html"
+    assert report.as_uri() in shown
+    assert report.read_text().count("LE-SAM+") > 3
 
 
 def test_further_seeds_join_the_earlier_ones(tmp_path: Path) -> None:
