@@ -57,7 +57,9 @@ const Charts = (() => {
         text: each.mean.map((mean, i) => `${name}<br>${axis} ${short(x[i])}: ${withSpread(mean, each.sd[i], each.n[i])}`),
       });
     }
-    const whole = axis === "epoch" || axis === "rank" ? { tickformat: "d" } : {};
+    const longest = Math.max(1, ...traces.flatMap((trace) => trace.x));
+    const few = longest <= 12 ? { dtick: 1 } : {}; // no tick between two whole numbers
+    const whole = axis === "epoch" || axis === "rank" ? { tickformat: "d", ...few } : {};
     const made = layout(chart, chart.axes[axis]);
     Object.assign(made.xaxis, whole);
     return { traces, layout: made };
