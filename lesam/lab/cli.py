@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "landscape": "lesam.lab.commands.landscape:landscape",
     "reproduce": "lesam.lab.commands.reproduce:reproduce",
     "show": "lesam.lab.commands.show:show",
+    "status": "lesam.lab.commands.status:status",
     "table": "lesam.lab.commands.table:table",
     "plot": "lesam.lab.commands.plot:plot",
     "report": "lesam.lab.commands.report:report",

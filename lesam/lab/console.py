@@ -6,7 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total, where that is known, as something advances."""
@@ -19,6 +22,9 @@ Rows = Sequence[Sequence[str]]
 
 INTERVAL = 10.0
 """Seconds between two plain lines about one measurement."""
+
+SHORT_BAR = 16
+"""Columns of a bar that has words beside it."""
 
 
 def on_terminal() -> bool:
@@ -88,23 +94,28 @@ class Pace:
         return clock((time.monotonic() - self._began) / (done - self._first) * (total - done))
 
 
-def bars(*, transient: bool = False, note: bool = False) -> Any:
+def bars(*, transient: bool = False, note: bool = False, console: Console | None = None) -> Any:
     """A rich progress display, not yet started: name, bar, count and time left of each task.
 
     Args:
         transient: Take it away in the end.
-        note: Show the field ``note`` of each task before the time.
+        note: Show the field ``note`` of each task in what room the others leave; it is cut, the bar is not.
+        console: Where to show it; None for standard output.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    words = [TextColumn("{task.fields[note]}")] if note else []
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    width = SHORT_BAR if note else 40
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=width, table_column=Column(min_width=width)),
         MofNCompleteColumn(),
-        *words,
         TimeRemainingColumn(),
+        *([TextColumn("{task.fields[note]}", table_column=rest)] if note else []),
         transient=transient,
+        expand=note,
+        console=console,
     )
 
 

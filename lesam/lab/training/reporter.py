@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lesam.lab.config.run import RunConfig
 from lesam.lab.console import Pace, bars, on_terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Reporter(Protocol):
@@ -69,23 +72,25 @@ class Lines(Silent):
 class Bar(Silent):
     """A rich progress bar for one run."""
 
-    def __init__(self) -> None:
-        """Prepare the bar; it appears at the start of a run."""
-        self._bar = bars(note=True)
+    def __init__(self, console: Console | None = None) -> None:
+        """Prepare the bar; it appears at the start of a run, on standard output unless told otherwise."""
+        self._bar = bars(note=True, console=console)
 
     def start(self, config: RunConfig, *, steps: int, done: int) -> None:
         """Show the bar."""
         self._bar.start()
-        name = f"{config.recipe} {config.method} seed {config.seed}"
-        self._task = self._bar.add_task(name, total=steps, completed=done, note="")
+        self._name = f"{config.recipe} {config.method} seed {config.seed}"
+        self._task = self._bar.add_task(self._name, total=steps, completed=done, note="")
 
     def step(self) -> None:
         """Advance the bar; rich redraws it in its own thread."""
         self._bar.advance(self._task)
 
     def epoch(self, row: Mapping[str, Any], *, epochs: int) -> None:
-        """Show the epoch's metrics beside the bar."""
-        self._bar.update(self._task, note=describe(row))
+        """Show the epoch and its metrics beside the bar, the best test accuracy so far first."""
+        best = row.get("best_test_accuracy")
+        note = ("" if best is None else f"best test {best * 100:.2f} %  ") + describe(row)
+        self._bar.update(self._task, description=f"{self._name}, epoch {row['epoch'] + 1}/{epochs}", note=note)
 
     def message(self, text: str) -> None:
         """Print a line above the bar."""

@@ -38,6 +38,7 @@ OPTIONS = {
     "table": {"--runs", "--format", "--output", "-o"},
     "plot": {"--kind", "--runs", "--output", "-o", "--size"},
     "show": {"--run"},
+    "status": {"--folder"},
     "report": {"--runs", "--output", "-o"},
     "watch": {"--folder", "--port", "--host"},
     "list": {"--kind"},
