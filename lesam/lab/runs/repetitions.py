@@ -61,6 +61,16 @@ class Group:
         return [run.metrics() for run in self.runs]
 
 
+ABSENCES = {
+    "optimizer.rho_max": "no cap",
+    "schedule.budget_anneal_start": "not annealed",
+    "schedule.budget_warmup": "no warm-up",
+}
+"""What a setting is called in a legend where it is none."""
+PRESENCES = {"schedule.budget_anneal_start": "annealed from", "schedule.budget_warmup": "warm-up"}
+"""What comes before its value elsewhere, for those that need more than their name."""
+
+
 def has_diverged(summary: Mapping[str, Any] | None) -> bool:
     """Whether a finished run ended without a finite loss; summaries without ``diverged_at`` tell by their last row.
 
@@ -168,11 +178,21 @@ def _label(config: RunConfig, varying: set[str]) -> str:
     mine = settings(config)
     differing = [path for path in mine if path in varying]
     name, leaves = title(config.method), [path.rpartition(".")[2] for path in differing]
-    notes = ", ".join(
-        f"{path if leaves.count(path.rpartition('.')[2]) > 1 else path.rpartition('.')[2]}={mine[path]}"
-        for path in differing
-    )
+    notes = ", ".join(spoken(path, mine[path], short=leaves.count(path.rpartition(".")[2]) == 1) for path in differing)
     return f"{name} ({notes})" if notes else name
+
+
+def spoken(path: str, value: Any, *, short: bool = True) -> str:
+    """A setting in the words of a legend.
+
+    >>> spoken("optimizer.sigma", 0.1), spoken("optimizer.rho_max", None), spoken("schedule.budget_anneal_start", 48)
+    ('sigma=0.1', 'no cap', 'annealed from 48')
+    """
+    if path in ABSENCES and not value:
+        return ABSENCES[path]
+    if path in PRESENCES:
+        return f"{PRESENCES[path]} {value}"
+    return f"{path.rpartition('.')[2] if short else path}={value}"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
