@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -20,12 +22,22 @@ def watch(
     """
     from lesam.lab.report.live.folder import WatchedFolder
     from lesam.lab.report.live.server import PageServer
+    from lesam.lab.training.interrupt import SIGNALS
 
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; `lesam train` makes run folders in runs")
     with PageServer(WatchedFolder(folder), host, port) as server:
+        # Also where a script started it in the background, with Ctrl-C ignored, and where a service manager ends it.
+        before = {number: signal.signal(number, _stop) for number in SIGNALS}
         print(f"{server.url} shows {folder}; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import shutil
 import signal
@@ -193,9 +192,15 @@ def test_a_taken_port_is_a_sentence(runs: Path, capsys: pytest.CaptureFixture[st
     assert "is no folder" in capsys.readouterr().err
 
 
-def test_the_command_serves_until_it_is_interrupted(runs: Path) -> None:
+def _deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_ended(runs: Path, ended_by: signal.Signals) -> None:
+    """Started as scripts start a command in the background: with Ctrl-C ignored."""
     command = [sys.executable, "-m", "lesam", "watch", str(runs), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_deaf) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
@@ -203,5 +208,5 @@ def test_the_command_serves_until_it_is_interrupted(runs: Path) -> None:
         connection.request("GET", "/content")
         assert connection.getresponse().status == 200
         connection.close()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ended_by)
         assert process.wait(60) == 0
