@@ -78,8 +78,13 @@ const Charts = (() => {
         line: { color: ink, width: 1, dash: "dot", shape: "hv" }, hoverinfo: "skip",
       };
     });
-    // Names of many points would lie on each other: then only those that nobody beats have theirs.
-    const named = (point) => shown.length <= 6 || (point.front[axis] && shown.length <= 30);
+    // Names that would lie on each other are left out, the legend has them: among neighbours the one on the front keeps its.
+    const span = (of) => Math.max(...shown.map(of)) - Math.min(...shown.map(of)) || 1;
+    const wide = span((point) => point.x[axis]), high = span((point) => point.y);
+    const near = (one, other) => one !== other
+      && Math.abs(one.x[axis] - other.x[axis]) < 0.2 * wide && Math.abs(one.y - other.y) < 0.05 * high;
+    const named = (point) => shown.length <= 30
+      && (point.front[axis] || !shown.some((other) => near(point, other)));
     shown.forEach((point, index) => traces.push({
       x: [point.x[axis]], y: [point.y], type: "scatter", mode: named(point) ? "markers+text" : "markers",
       error_y: { type: "data", array: [point.sd], color: view.looks[point.group].colour },
