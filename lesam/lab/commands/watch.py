@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -28,7 +27,7 @@ def watch(
         raise ValueError(f"{folder} is no folder; `lesam train` makes run folders in runs")
     with PageServer(WatchedFolder(folder), host, port) as server:
         # Also where a script started it in the background, with Ctrl-C ignored, and where a service manager ends it.
-        before = {number: signal.signal(number, _stop) for number in SIGNALS}
+        before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
         print(f"{server.url} shows {folder}; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()
@@ -37,7 +36,3 @@ def watch(
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from functools import partial
 
 from lesam.lab.config.optimizer import optimizer_config
 from lesam.lab.config.run import ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes._small import BUDGETED, SIDE, small_images
+from lesam.lab.recipes._small import SIDE, START, budget_times, small_images
 from lesam.lab.recipes._smoke import smoke_run
 from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Recipe, Settings
 
@@ -21,17 +21,6 @@ _BASES: Mapping[str, Settings] = {
     "sgd": {"lr": 0.02, "weight_decay": 5e-4},
     "adam": {"lr": 1e-3},
     "adamw": {"lr": 1e-3, "weight_decay": 1e-2},
-}
-
-# Where a search starts, not its result.
-_SETTINGS: Mapping[str, Settings] = {
-    **{method: {"rho": 0.2} for method in ("sam", "gsam", "friendlysam", "ssam", "fishersam", "s2sam")},
-    "asam": {"rho": 1.0},
-    "esam": {"rho": 0.1},
-    "eigensam": {"rho": 0.2, "every": 80},
-    "msam": {"rho": 1.0},
-    "lesam": {"sigma": 0.2, "rho_max": None},
-    "lesamplus": {"sigma": 0.1, "rho_max": None},
 }
 
 
@@ -48,13 +37,8 @@ def cifar_mlp(data: str, method: str, scale: str, seed: int) -> RunConfig:
         seed=seed,
         data=small_images(data, seed, images=10_000, batch_size=128),
         model=network,
-        optimizer=optimizer_config(method, **base, **_SETTINGS.get(method, {})),
-        schedule=ScheduleConfig(
-            epochs=40,
-            # Warmed up and annealed as on MNIST-1D, whose recipe says why.
-            budget_warmup=0.2 if method in BUDGETED else 0,
-            budget_anneal_start=0.8 if method in BUDGETED else None,
-        ),
+        optimizer=optimizer_config(method, **base, **START.get(method, {})),
+        schedule=ScheduleConfig(epochs=40, **budget_times(method)),
         record=RecordConfig(evaluate_every=10, checkpoint_minutes=CHECKPOINT_MINUTES, keep=1),
     )
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from lesam.lab.config.optimizer import optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
+from lesam.lab.recipes._small import budget_times
 from lesam.lab.recipes.recipe import Recipe, Settings
-
-BUDGETED = ("lesam", "lesamplus")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,13 +94,7 @@ def mnist1d(network: str, method: str, scale: str, seed: int) -> RunConfig:
         ),
         model=row.model,
         optimizer=optimizer_config(method, **_base(row, method), **row.settings.get(method, {})),
-        schedule=ScheduleConfig(
-            epochs=3 if smoke else 60,
-            # At the start gradients are small, so a budget buys a radius from which no run came back: it is raised
-            # over the first fifth, and annealed over the last.
-            budget_warmup=0.2 if method in BUDGETED and not smoke else 0,
-            budget_anneal_start=0.8 if method in BUDGETED else None,
-        ),
+        schedule=ScheduleConfig(epochs=3 if smoke else 60, **budget_times(method, warmup=0 if smoke else 0.2)),
         record=RecordConfig(evaluate_every=1 if smoke else 10, checkpoint_every=60, keep=1),
     )
 

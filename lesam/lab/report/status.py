@@ -8,8 +8,8 @@ from typing import Literal
 
 from lesam.lab import console
 from lesam.lab.config.optimizer import title
+from lesam.lab.report.page.entries import Member
 from lesam.lab.runs.folder import RunFolder
-from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.training.failures import LOG
 
 State = Literal["finished", "diverged", "training", "failed", "stopped"]
@@ -50,23 +50,23 @@ HEAD = ("run", "method", "seed", "state", "epochs", "left", "test accuracy (%)")
 
 def standing(run: RunFolder) -> Standing:
     """Where a run stands."""
-    rows, summary, epochs = run.metrics(), run.summary(), run.config().schedule.epochs
-    if summary is not None:
-        state: State = "diverged" if has_diverged(summary) else "finished"
-    elif run.busy():
-        state = "training"
-    else:
-        state = "failed" if (run.path / LOG).exists() else "stopped"
-    done = int(rows[-1]["epoch"]) + 1 if rows else 0
-    pace = rows[-1]["elapsed"] / done if done else None
+    member = Member(run)
+    ended, done, planned = member.status != "unfinished", member.epochs, member.config.schedule.epochs
+    tested = list(member.series("test_accuracy").values())
     return Standing(
         run=run,
-        state=state,
+        state=_unfinished(run) if member.status == "unfinished" else member.status,
         epochs=done,
-        of=done if summary is not None else epochs,
-        left=None if summary is not None or pace is None else pace * (epochs - done),
-        accuracy=next((row["test_accuracy"] for row in reversed(rows) if row.get("test_accuracy") is not None), None),
+        of=done if ended else planned,
+        left=None if ended or not done else member.last["elapsed"] / done * (planned - done),
+        accuracy=tested[-1] if tested else None,
     )
+
+
+def _unfinished(run: RunFolder) -> State:
+    if run.busy():
+        return "training"
+    return "failed" if (run.path / LOG).exists() else "stopped"
 
 
 def counted(found: Sequence[Standing]) -> str:

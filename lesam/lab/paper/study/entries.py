@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
@@ -30,7 +30,6 @@ class Ranges:
     base: str
     base_settings: tuple[Setting, ...]
     first: Mapping[str, float]
-    epochs: int
     repeats: int
     """Fresh seeds of every entry."""
     attacks: tuple[str, ...] = ()
@@ -61,8 +60,12 @@ class Ranges:
 
     def twice_the_epochs(self, scale: str) -> Entry:
         """The base with the compute of two passes."""
-        epochs = recipes.build(self.recipe, method=self.base, scale=scale).schedule.epochs
-        return self.base_entry(f"{title(self.base)}, twice the epochs", (f"schedule.epochs={2 * epochs}",))
+        longer = (f"schedule.epochs={2 * self.epochs(scale)}",)
+        return self.base_entry(f"{title(self.base)}, twice the epochs", longer)
+
+    def epochs(self, scale: str) -> int:
+        """How long the recipe trains."""
+        return recipes.build(self.recipe, method=self.base, scale=scale).schedule.epochs
 
 
 def rates(first: float, decay: float = 0.1) -> tuple[Setting, ...]:
@@ -89,7 +92,6 @@ MLP = Ranges(
         "lesam": 0.05,
         "lesamplus": 0.05,
     },
-    epochs=60,
     repeats=20,
 )
 
@@ -105,7 +107,6 @@ CNN = Ranges(
         "lesam": 0.0125,
         "lesamplus": 0.0125,
     },
-    epochs=60,
     repeats=20,
 )
 
@@ -122,7 +123,6 @@ CIFAR_MLP = Ranges(
         "lesam": 0.025,
         "lesamplus": 0.025,
     },
-    epochs=40,
     repeats=5,
 )
 
@@ -131,19 +131,16 @@ CIFAR_CONV = Ranges(
     base="sgd",
     base_settings=rates(2.5e-2, decay=5e-4),
     first={"sam": 0.025, "lesam": 0.025},
-    epochs=25,
     repeats=10,
     attacks=("linf-1", "l2-32"),
     smoke=HELD_OUT,
 )
 
-LONG_TAIL = Ranges(
+LONG_TAIL = replace(
+    CIFAR_CONV,
     recipe="cifar100-lt100-ce",
-    base="sgd",
-    base_settings=rates(2.5e-2, decay=5e-4),
-    first={"sam": 0.025, "lesam": 0.025},
-    epochs=25,
     repeats=5,
+    attacks=(),
     smoke=(*HELD_OUT, "data.options.train_size=800"),
 )
 

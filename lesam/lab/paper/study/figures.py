@@ -16,8 +16,9 @@ from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import Line, budget_lines
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.report import plots, style
+from lesam.lab.report.paper_size import WIDTHS
 
-WIDTH = 7.2
+WIDTH = WIDTHS["page"]
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:

@@ -40,7 +40,7 @@ CAPS = (1.0, 0.25, 0.0625)
 """Shares of the radius of the first step."""
 
 FIRST_NORM = 0.11
-"""Of the first gradients of the fully connected network on MNIST-1D, in trials: their mean over the first epoch."""
+"""Of the first gradients of the fully connected network on MNIST-1D: their mean over the first epoch of trials."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         return found
     return [
         *found,
-        Group(entries=tuple(further(stage))),
+        Group(entries=tuple(further(stage, scale))),
         Group(entries=tuple(schedules(stage))),
         Group(followers=tuple(neighbours(stage))),
         Group(entries=tuple(scans(stage)), repeated=False),
@@ -153,9 +153,9 @@ def local(stage: Ranges) -> list[Entry]:
     return found
 
 
-def further(stage: Ranges) -> list[Entry]:
+def further(stage: Ranges, scale: str) -> list[Entry]:
     """Late switches, and wrong labels."""
-    late = (f"schedule.switch_at={stage.epochs * 3 // 4}",)
+    late = (f"schedule.switch_at={stage.epochs(scale) * 3 // 4}",)
     noisy = ("data.options.label_noise=0.2",)
     return [
         *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),

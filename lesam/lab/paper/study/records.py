@@ -32,7 +32,6 @@ KEPT = (
 )
 """Fields of the last row of the metrics, as far as a run has them."""
 
-
 ATTACKED_IMAGES = 1000
 """Of the test set, the same ones for all runs."""
 
@@ -62,6 +61,11 @@ class Record:
     """Columns of the epochs in which flatness was measured."""
 
     @property
+    def place(self) -> tuple[str, ...]:
+        """What there is one run of: a seed of an entry's repetitions, a seed and setting of its search."""
+        return (self.recipe, self.entry, self.part, str(self.seed), *(self.setting if self.part == "search" else ()))
+
+    @property
     def score(self) -> float:
         """Test accuracy of a repetition, validation accuracy of a trial, in percent; 0 for a run that diverged."""
         if self.diverged:
@@ -77,7 +81,7 @@ def record(
     entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary, attacks: Sequence[str] = ()
 ) -> Record:
     """What is kept of a finished run; ``attacks`` are carried out where its folder does not have them yet."""
-    config, last = run.config(), summary["last"]
+    config, last, rows = run.config(), summary["last"], run.metrics()
     validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
     return Record(
         entry=entry,
@@ -90,9 +94,9 @@ def record(
         seconds=round(float(summary["seconds"]), 2),
         diverged=has_diverged(dict(summary)),
         last={name: _short(last[name]) for name in KEPT if name in last},
-        dynamics={} if part == "search" else {name: _number(value) for name, value in dynamics(run.metrics()).items()},
+        dynamics={} if part == "search" else {name: _number(value) for name, value in dynamics(rows).items()},
         attacked={name: _number(_under_attack(run, name)) for name in attacks},
-        curve=_curve(run.metrics()) if part == "track" else {},
+        curve=_curve(rows) if part == "track" else {},
     )
 
 
@@ -132,13 +136,12 @@ def read(folder: Path) -> list[Record]:
                 _check(one)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ValueError(f"{file}, line {number} is no record of the study: {error}") from error
-            key = (one.recipe, one.entry, one.part, str(one.seed), *(one.setting if one.part == "search" else ()))
-            if key in found:
+            if one.place in found:
                 raise ValueError(
                     f"{file}, line {number} is a second run of {one.entry}, seed {one.seed} ({one.part}); the first "
-                    f"has {' '.join(found[key].setting)}. Keep the one whose setting was chosen"
+                    f"has {' '.join(found[one.place].setting)}. Keep the one whose setting was chosen"
                 )
-            found[key] = one
+            found[one.place] = one
     return list(found.values())
 
 
@@ -151,9 +154,8 @@ def _check(one: Record) -> None:
 
 
 def merged(known: Sequence[Record], new: Iterable[Record]) -> list[Record]:
-    """Records by entry, part and run; a newer one of the same run replaces the older."""
-    found = {(one.entry, one.part, one.fingerprint): one for one in (*known, *new)}
-    return list(found.values())
+    """One record for each place, the newer where there are two; after a range was moved, remove the old file first."""
+    return list({one.place: one for one in (*known, *new)}.values())
 
 
 def _commit(run: RunFolder) -> str:

@@ -51,9 +51,10 @@ def study_runs(request: Request) -> Iterator[StudyRun]:
             continue
         for group in groups(stage, request.scale):
             for entry in group.entries:
+                asked = not request.methods or entry.method in request.methods
                 # What was best for the base decides everything else, so its search is part of every part.
-                if not request.methods or entry.method in request.methods or entry == stage.base_entry():
-                    yield from _of_entry(entry, stage, order, request, repeated=group.repeated)
+                if asked or entry == _base(stage, request):
+                    yield from _of_entry(entry, stage, order, request, repeated=group.repeated and asked)
             for follower in group.followers:
                 if not request.methods or follower.leader.method in request.methods:
                     yield from _of_follower(follower, stage, order, request)
@@ -78,7 +79,7 @@ def _of_entry(entry: Entry, stage: Ranges, order: int, request: Request, *, repe
             setting=chosen,
             config=config,
             order=order + 1,
-            attacks=stage.attacks if entry != stage.twice_the_epochs(request.scale) else (),
+            attacks=stage.attacks,
         )
 
 
@@ -98,12 +99,17 @@ def _of_follower(follower: Follower, stage: Ranges, order: int, request: Request
 
 def _with_the_bases_setting(entry: Entry, stage: Ranges, request: Request) -> Entry | None:
     """The entry with everything but radius and budget as it was best for the base; None until that is known."""
-    base = groups(stage, request.scale)[0].entries[0]
-    base = replace(base, fixed=(*base.fixed, *request.changes))
+    changed = replace(entry, fixed=(*entry.fixed, *request.changes))
     if entry.method == stage.base:
-        return replace(entry, fixed=(*entry.fixed, *request.changes))
-    tuned = _chosen(base, request)
-    return None if tuned is None else replace(entry, fixed=(*tuned, *entry.fixed, *request.changes))
+        return changed
+    base = _base(stage, request)
+    tuned = _chosen(replace(base, fixed=(*base.fixed, *request.changes)), request)
+    return None if tuned is None else replace(changed, fixed=(*tuned, *changed.fixed))
+
+
+def _base(stage: Ranges, request: Request) -> Entry:
+    """The base alone, which is searched first."""
+    return groups(stage, request.scale)[0].entries[0]
 
 
 def _chosen(entry: Entry, request: Request) -> Setting | None:

@@ -37,7 +37,7 @@ NEWCOMERS = ("gsam", "msam", "lesam", "lesamplus")
 """Methods of the summary besides SAM."""
 
 EDGE = "*"
-"""Behind a chosen setting that is the first or last of its five."""
+"""Behind a chosen setting with the smallest or largest of the numbers tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StageTables:
     def results(self) -> Table:
         """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
         rows: Table = [_RESULTS]
-        scores, bars = self.scores, (title(self.stage.base), SAM)
+        scores, searched, bars = self.scores, self._searched(), (title(self.stage.base), SAM)
         for name in self._order(scores):
             runs = [one for one in self._of("repeat") if one.entry == name]
             lost = sum(one.diverged for one in runs)
@@ -64,7 +64,7 @@ class StageTables:
                 (
                     name,
                     f"{Spread.of([one.last.get('passes') or 0 for one in runs]).mean:.3g}",
-                    words(runs[0].setting) + (EDGE if self._at_edge(name, runs[0].setting) else ""),
+                    words(runs[0].setting) + (EDGE if _at_edge(searched.get(name, {}), runs[0].setting) else ""),
                     str(len(runs)),
                     Spread.of(list(scores[name].values())).text(1.0) + (f" ({lost} diverged)" if lost else ""),
                     *(_difference(scores[name], scores.get(bar, {}), name == bar) for bar in bars),
@@ -122,10 +122,6 @@ class StageTables:
                         found.setdefault(entry.name, {})[setting] = of
         return found
 
-    def _at_edge(self, name: str, setting: Setting) -> bool:
-        scores = {of: tuple(values) for of, values in self._searched().get(name, {}).items()}
-        return Choice(setting=setting, scores=scores).at_edge
-
 
 KINDS: dict[str, Callable[[StageTables], Table]] = {
     "test accuracy": StageTables.results,
@@ -173,6 +169,10 @@ def _verdict(one: Judged, planned: int) -> tuple[str, ...]:
         str(n),
         verdict,
     )
+
+
+def _at_edge(searched: Mapping[Setting, Sequence[float]], chosen: Setting) -> bool:
+    return Choice(setting=chosen, scores={of: tuple(values) for of, values in searched.items()}).at_edge
 
 
 def _mean(runs: Sequence[Record], name: str, form: str) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab.paper.study import records
+from lesam.lab.paper.study import figures, records
 from lesam.lab.paper.study.claims import judged
 from lesam.lab.paper.study.document import filled
 from lesam.lab.paper.study.entries import MLP
+from lesam.lab.paper.study.groups import scheduled
 from lesam.lab.paper.study.quantities import quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.tables import headings, tables
@@ -61,6 +62,22 @@ def test_a_diverged_run_counts_as_nothing_and_is_said():
     good, bad = repetitions("SAM", [0.70, 0.72])
     table = tables([good, dataclasses.replace(bad, diverged=True)])[HEADING]
     assert table[1][4] == "35.00 ± 49.50 (1 diverged)"
+
+
+def test_every_figure_is_drawn_from_records(tmp_path: Path):
+    """Three pictures where there are accuracies, trials of the scan and tracked runs; none without."""
+    assert figures.draw([], tmp_path) == []
+    curve = {name: [2.0, 1.0] for name in ("epoch", "train_loss", "rho", "eigenvalue", "trace", "lpf_excess")}
+    (sam, base) = (repetitions(name, [0.70, 0.72, 0.71]) for name in ("SAM", "AdamW"))
+    tracked = [dataclasses.replace(one, part="track", curve=curve) for one in sam]
+    scanned = scheduled(MLP, "lesam", "annealed")
+    trials = [
+        dataclasses.replace(sam[0], entry=scanned.name, part="search", setting=of, last={"validation_accuracy": 0.7})
+        for of in scanned.settings
+    ]
+    drawn = figures.draw([*sam, *base, *tracked, *trials], tmp_path)
+    assert [file.name for file in drawn] == ["study-accuracy.png", "study-budgets.png", "study-flatness.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in drawn)
 
 
 committed = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")

@@ -164,12 +164,28 @@ def test_the_longer_base_has_twice_the_epochs_of_every_scale():
         assert CIFAR_CONV.twice_the_epochs(scale).fixed == (f"schedule.epochs={epochs}",)
 
 
-def test_a_part_of_the_study_has_the_search_of_the_base_and_no_strange_recipe(tmp_path: Path):
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_a_part_of_the_study_has_the_search_of_the_base_and_no_strange_recipe(scale: str, tmp_path: Path):
     study = paper.find("study")
-    request = Request(scale="small", runs=tmp_path, recipes=("mnist1d-mlp",), methods=("sam",)).of(study)
+    request = Request(scale=scale, runs=tmp_path, recipes=("mnist1d-mlp",), methods=("sam",)).of(study)
     assert {run.row for run in study.plan(request)} == {"AdamW"}
     with pytest.raises(ValueError, match=r"the study has no digits; it has mnist1d-mlp"):
         study.plan(dataclasses.replace(request, recipes=("digits",)))
+
+
+def test_a_part_does_not_repeat_the_base(finished: tuple[Request, Path]):
+    request, _ = finished
+    runs = list(study_runs(dataclasses.replace(request, methods=("sam",))))
+    assert {run.name for run in runs if run.part == "repeat"} == {"SAM", "SAM, twice the radius"}
+    assert {run.name for run in runs if run.part == "search"} == {"AdamW", "SAM"}
+
+
+def test_a_run_of_another_setting_takes_the_place_of_the_old_one(finished: tuple[Request, Path], tmp_path: Path):
+    request, _ = finished
+    every = export(request, tmp_path)
+    old = [dataclasses.replace(one, fingerprint=f"old{one.fingerprint}", setting=("optimizer.rho=9",)) for one in every]
+    found = records.merged(old, every)
+    assert [one for one in found if one.part == "repeat"] == [one for one in every if one.part == "repeat"]
 
 
 def test_the_same_run_twice_is_refused(finished: tuple[Request, Path], tmp_path: Path):
