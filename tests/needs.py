@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,14 @@ def imports_of(script: Path) -> pytest.MarkDecorator:
 fsdp2_on_cpu = torch_from("2.7", "its FSDP2 does not train on CPU, with any optimizer")
 #: 2.7 stops at an assertion of its own on an event that CPU streams do not give; seen to work in 2.15.
 hybrid_sharding_on_cpu = torch_from("2.15", "hybrid sharding on CPU may stop at an assertion of torch's own")
+
+
+def program(name: str, variable: str) -> str | None:
+    """Where a program is: what an environment variable names, else what the path has; None where the test is skipped.
+
+    Where all programs are promised, as in ``.ci/run``, a missing one is an error.
+    """
+    found = os.environ.get(variable) or shutil.which(name)
+    if found is None and os.environ.get("LESAM_ALL_PROGRAMS"):
+        raise FileNotFoundError(f"there is no {name} on the path; install it, or name it by {variable}")
+    return found

@@ -31,6 +31,11 @@ Colours = Mapping[str, Any]
 """Label to any colour of matplotlib's; labels without one take the next of the cycle."""
 Summary = Callable[[Sequence[float]], tuple[float, float]]
 """From repetitions to their mean and spread; the spread of a single one is NaN."""
+LINE = 0.22
+"""Inches of a line of a legend."""
+PLANES_BESIDE = 4
+"""Landscapes in one row of a figure; more take further rows."""
+_ALONG = "{} direction (norms of filters)"
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
@@ -79,11 +84,12 @@ def spectrum(
             shares = [1 / len(found)] * len(pooled)
             axis.hist(pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text)
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue")
-        axis.legend(fontsize="small")
+        _legend_below(axis)
     tallest = max(patch.get_height() for axis in axes for patch in axis.patches)
     if tallest > 10:  # with few counts a logarithmic scale has hardly a tick
         axes[0].set_yscale("symlog", linthresh=1)
     axes[0].set_ylabel("count")
+    figure.set_figheight(figure.get_figheight() + LINE * (len(eigenvalues) + 1))
     return figure
 
 
@@ -103,6 +109,7 @@ def low_pass(
     if not any(results.values()):
         raise ValueError("no low-pass filter values to draw: give at least one label with one epoch")
     figure, axes = _panels(1, 2, share=False)
+    repeated = False
     for number, (label, epochs) in enumerate(results.items()):
         order = sorted(epochs)
         found = [_listed(epochs[epoch]) for epoch in order]
@@ -111,10 +118,13 @@ def low_pass(
             points = [summary([getattr(each, number_of) for each in runs]) for runs in found]
             errors = [_error(point, runs[0].stderr) for point, runs in zip(points, found, strict=True)]
             axis.errorbar(order, [mean for mean, _ in points], errors, label=label, color=colour, marker=".", capsize=2)
+        repeated = repeated or any(len(runs) > 1 for runs in found)
     for axis, words in zip(axes, ("loss under weight noise", "added by the noise"), strict=True):
         axis.set(xlabel="epoch", ylabel=words)
+        words = "± one standard deviation" if repeated else "± one standard error"
+        axis.errorbar([], [], [], color="black", fmt="none", capsize=2, label=words)
         axis.locator_params(axis="x", integer=True)
-    axes[0].legend()
+    shared_legend(figure)
     return figure
 
 
@@ -134,8 +144,8 @@ def density(
                 colour = _colour(colours, label, number)
                 axis.plot(each.grid.tolist(), seen.tolist(), color=colour, label="" if first else label, linewidth=1)
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue", yscale="log")
-        axis.legend(fontsize="small")
     axes[0].set_ylabel("density")
+    shared_legend(figure)
     return figure
 
 
@@ -164,16 +174,19 @@ def landscapes(
     low, high = float(known.min()), float(known.max()) if highest is None else highest
     if kind == "line":
         figure, (axis,) = _panels(1, 1, share=True)
-        figure.set_figwidth(6.5)  # the legend stands beside the lines, which it would hide
         for number, (label, found) in enumerate(results.items()):
             colour = _colour(colours, label, number)
             style = ("-", "--", ":", "-.")[[line.get_color() for line in axis.lines].count(colour) % 4]
             axis.plot(found.x.tolist(), found.loss.tolist(), style, label=label, color=colour)
-        axis.set(xlabel="along a random direction", ylabel="loss", ylim=(low - 0.03 * (high - low), high))
+        axis.set(xlabel=_ALONG.format("random"), ylabel="loss", ylim=(low - 0.03 * (high - low), high))
         axis.locator_params(axis="x", nbins=5)
-        figure.legend(loc="outside right upper", fontsize="small")
+        shared_legend(figure)
         return figure
-    figure, axes = _panels(1, len(results), share=True, surface=kind == "surface")
+    columns = min(len(results), PLANES_BESIDE)
+    figure, axes = _panels(math.ceil(len(results) / columns), columns, share=True, surface=kind == "surface")
+    for empty in axes[len(results) :]:
+        empty.remove()
+    axes = axes[: len(results)]
     steps = torch.linspace(low, high, levels).tolist()
     for axis, (label, found) in zip(axes, results.items(), strict=True):
         if found.y is None:
@@ -181,9 +194,10 @@ def landscapes(
         y, x = torch.meshgrid(found.y, found.x, indexing="ij")
         if kind == "surface":
             cut = found.loss.clamp(max=high).numpy()
-            axis.plot_surface(x.numpy(), y.numpy(), cut, cmap="viridis", vmin=low, vmax=high)
+            drawn = axis.plot_surface(x.numpy(), y.numpy(), cut, cmap="viridis", vmin=low, vmax=high)
             axis.set_zlim(low, high)
             axis.view_init(elev=30, azim=-60)
+            axis.locator_params(nbins=4)
         else:
             finite = found.loss.clamp(max=1e300).numpy()  # contours cannot pass infinity
             drawn = axis.contour(x.numpy(), y.numpy(), finite, levels=steps, cmap="viridis", vmin=low, vmax=high)
@@ -191,7 +205,28 @@ def landscapes(
             axis.set_aspect("equal")
             axis.locator_params(nbins=5)
         axis.set_title(label)
+        if kind == "contour":
+            axis.set(xlabel=_ALONG.format("first"), ylabel=_ALONG.format("second"))
+            axis.label_outer()
+        else:
+            axis.set(xlabel="first direction", ylabel="second direction", zlabel="loss")
+    bar = _scale(low, high)
+    figure.colorbar(bar, ax=axes, label="loss", shrink=0.8, pad=0.06 if kind == "surface" else 0.02)
     return figure
+
+
+def shared_legend(figure: Figure) -> int:
+    """One legend below all panels, where it hides no curve however long its labels are; its number of lines."""
+    entries: dict[str, Any] = {}
+    known = [axis.get_legend_handles_labels() for axis in figure.axes]
+    for handles, labels in sorted(known, key=lambda found: -len(found[1])):  # the fullest panel decides the order
+        for handle, label in zip(handles, labels, strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return 0
+    columns = max(1, min(len(entries), int(figure.get_figwidth() / (0.45 + 0.065 * max(map(len, entries))))))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, fontsize="small")
+    return math.ceil(len(entries) / columns)
 
 
 def save(figure: Figure, path: str | Path) -> list[Path]:
@@ -201,6 +236,19 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     for target in written:
         figure.savefig(target, dpi=200)
     return written
+
+
+def _legend_below(axis: Any) -> None:
+    """The legend of one panel, under its own axis."""
+    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
+def _scale(low: float, high: float) -> Any:
+    """The colours of losses, for a colour bar that all panels share."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(low, high), cmap="viridis")
 
 
 def _listed(results: Result | Sequence[Result]) -> Sequence[Result]:
@@ -219,7 +267,9 @@ def _error(point: tuple[float, float], stderr: float) -> float:
 def _text(point: tuple[float, float], stderr: float = math.nan) -> str:
     """One value with its standard error, or the mean of several with their standard deviation."""
     error = _error(point, stderr)
-    return f"{point[0]:.4g}" + ("" if math.isnan(error) else f" $\\pm$ {error:.2g}")
+    if math.isnan(error):
+        return f"{point[0]:.4g}"
+    return f"{point[0]:.4g} $\\pm$ {error:.0f}" if error >= 10 else f"{point[0]:.4g} $\\pm$ {error:.2g}"
 
 
 def _panels(rows: int, columns: int, *, share: bool, surface: bool = False) -> tuple[Figure, list[Any]]:

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "train": "lesam.lab.commands.train:train",
     "sweep": "lesam.lab.commands.sweep:sweep",
     "attack": "lesam.lab.commands.attack:attack",
+    "corrupt": "lesam.lab.commands.corrupt:corrupt",
     "flatness": "lesam.lab.commands.flatness:flatness",
     "landscape": "lesam.lab.commands.landscape:landscape",
     "reproduce": "lesam.lab.commands.reproduce:reproduce",

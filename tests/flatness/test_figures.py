@@ -54,11 +54,45 @@ def test_landscapes_share_their_limits(kind, tmp_path: Path) -> None:
     dimensions = 1 if kind == "line" else 2
     results = {str(f): landscape(*scaled(f), points=5, dimensions=dimensions) for f in (0.5, 2.0)}
     figure = figures.landscapes(results, kind)
-    limits = {axis.get_zlim() if kind == "surface" else axis.get_ylim() for axis in figure.axes}
+    planes = [axis for axis in figure.axes if kind == "line" or axis.get_title()]
+    limits = {axis.get_zlim() if kind == "surface" else axis.get_ylim() for axis in planes}
     assert len(limits) == 1
+    assert all("direction" in axis.get_xlabel() for axis in planes[:1])
+    bars = [axis.get_ylabel() for axis in figure.axes if axis not in planes]
+    assert bars == ([] if kind == "line" else ["loss"])  # one colour bar for all panels
     figures.save(figure, tmp_path / kind)
     with pytest.raises(ValueError, match="needs"):
         figures.landscapes(results, "contour" if kind == "line" else "line")
+
+
+def test_many_landscapes_take_further_rows() -> None:
+    plane = landscape(*scaled(1.0), points=3)
+    figure = figures.landscapes({f"run {number}": plane for number in range(6)})
+    figure.draw_without_rendering()
+    tops = [round(axis.get_position().y1, 3) for axis in figure.axes if axis.get_title()]
+    assert len(tops) == 6
+    assert len(set(tops)) == 2
+
+
+def test_legends_lie_outside_of_the_panels() -> None:
+    operator = HessianOperator(*scaled(1.0))
+    names = ("a method with a name that is rather long", "another one, warmed up and annealed", "a third")
+    drawn = [
+        figures.spectrum(
+            {name: {1: top_eigenvalues(operator, 2)} for name in names},
+            {name: {1: trace(operator, 2)} for name in names},
+        ),
+        figures.low_pass({name: {1: low_pass_filter(*scaled(1.0), samples=2)} for name in names}),
+        figures.density({name: {1: spectral_density(operator, draws=1, steps=3)} for name in names}),
+        figures.landscapes({name: landscape(*scaled(1.0), points=3, dimensions=1) for name in names}, "line"),
+    ]
+    for figure in drawn:
+        figure.draw_without_rendering()
+        own = [axis.get_legend() for axis in figure.axes]
+        legends = [legend for legend in (*figure.legends, *own) if legend is not None]
+        assert legends
+        for legend in legends:
+            assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
 
 
 def test_nothing_to_draw() -> None:
@@ -103,6 +137,6 @@ def test_lines_are_not_bent_at_the_limit() -> None:
     (axis,) = figures.landscapes(results, "line", highest=highest, colours=dict.fromkeys(results, "red")).axes
     np.testing.assert_array_equal(axis.lines[0].get_ydata(), results["one"].loss.numpy())
     assert axis.get_ylim()[1] == highest
-    assert axis.get_legend() is None  # it stands beside the lines
+    assert axis.get_legend() is None  # it stands below the lines
     assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ["one", "two"]
     assert axis.lines[0].get_linestyle() != axis.lines[1].get_linestyle()  # equal colours: told apart otherwise

@@ -19,7 +19,7 @@ from lesam.lab.attacks.pgd import Attack, Robustness, robust_accuracy
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.suggest import unknown
 from lesam.lab.console import Watch
-from lesam.lab.data import FolderSet, TensorSet, normalisation
+from lesam.lab.data import Batches, FolderSet, TensorSet, normalisation
 from lesam.lab.data.loading import choose_split, load_data, outside_normalisation, plain_batches
 from lesam.lab.data.subset import drawn
 from lesam.lab.device import channels_last, measuring_device
@@ -93,11 +93,7 @@ def attack_run(
     """
     if final_norm not in FINAL_NORMS:
         raise unknown("final normalisation", final_norm, FINAL_NORMS)
-    if batch_size < 1 or (samples is not None and samples < 1):
-        raise ValueError(f"batch_size and samples must be at least 1, got {batch_size} and {samples}")
-    if epoch is None and run.summary() is None:
-        raise ValueError(f"{run.path} is not finished; name the epoch whose checkpoint to attack")
-    checkpoint = checkpoints.find(run.checkpoints, epoch)
+    check_sizes(batch_size, samples)
     settings = {
         "attack": asdict(attack),
         "final_norm": final_norm,
@@ -105,24 +101,19 @@ def attack_run(
         "samples": samples,
         "batch_size": batch_size,
         "seed": seed,
-        "checkpoint": {
-            "epoch": checkpoint.epoch,
-            "step": checkpoint.step,
-            "weights_sha256": checkpoint.weights_sha256(),
-        },
+        "checkpoint": weights_key(run, epoch),
     }
     question = Question(run=run, room="attacks", key=settings)
-    form = Recorded(to_record=_Outcome.to_record, from_record=_Outcome.from_record)
-    found = find(question, form)
+    found = find(question, OUTCOMES)
     outcome = found or answer(
-        question, form, lambda: _measure(run, attack, settings, measuring_device(device, float64=False), progress)
+        question, OUTCOMES, lambda: _measure(run, attack, settings, measuring_device(device, float64=False), progress)
     )
     result = outcome.result
     return AttackedRun(
         run=run.path,
         file=question.path,
-        epoch=checkpoint.epoch,
-        step=checkpoint.step,
+        epoch=outcome.settings["checkpoint"]["epoch"],
+        step=outcome.settings["checkpoint"]["step"],
         split=split,
         final_norm=final_norm,
         robustness=Robustness(attack=attack, seed=seed, **result),
@@ -144,8 +135,58 @@ def pixel_model(model: nn.Module, config: RunConfig) -> NormalisedInput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Outcome:
-    """What the file of an attack holds."""
+class Subject:
+    """The network of a run as a function of pixels, and the images it is asked about."""
+
+    model: NormalisedInput
+    batches: Batches
+    images: int
+    channels: int | None
+    """None where files are read one by one."""
+
+    @classmethod
+    def of(cls, run: RunFolder, settings: Mapping[str, Any], device: torch.device) -> Subject:
+        """Load what ``settings`` name: checkpoint, split, samples and batch size."""
+        config = run.config()
+        splits = load_data(config)
+        images = _some(choose_split(splits, settings["split"]), settings["samples"])
+        epoch = settings["checkpoint"]["epoch"]
+        module, _ = load_model(run, epoch, device=device, classes=splits.classes, scored=True)
+        last = channels_last(config.system, module, device)
+        if last:  # a sixth faster on a CPU
+            module.to(memory_format=torch.channels_last)
+        batches = plain_batches(
+            config, images, batch_size=settings["batch_size"], device=device, pixels=True, channels_last=last
+        )
+        return cls(
+            model=pixel_model(module, config).to(device),
+            batches=batches,
+            images=len(images),
+            channels=images.images.shape[1] if isinstance(images, TensorSet) else None,
+        )
+
+
+def weights_key(run: RunFolder, epoch: int | None) -> dict[str, Any]:
+    """The checkpoint after ``epoch``, or of the end of a finished run, as the part of a question's key.
+
+    Raises:
+        ValueError: The run is not finished and no epoch is given, or has no such checkpoint.
+    """
+    if epoch is None and run.summary() is None:
+        raise ValueError(f"{run.path} is not finished; name the epoch whose checkpoint to ask about")
+    checkpoint = checkpoints.find(run.checkpoints, epoch)
+    return {"epoch": checkpoint.epoch, "step": checkpoint.step, "weights_sha256": checkpoint.weights_sha256()}
+
+
+def check_sizes(batch_size: int, samples: int | None) -> None:
+    """Refuse numbers of images without a meaning."""
+    if batch_size < 1 or (samples is not None and samples < 1):
+        raise ValueError(f"batch_size and samples must be at least 1, got {batch_size} and {samples}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What the file of an answer holds."""
 
     settings: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -153,45 +194,39 @@ class _Outcome:
     environment: Mapping[str, Any]
 
     def to_record(self) -> dict[str, Any]:
+        """As it is written."""
         return asdict(self)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> _Outcome:
+    def from_record(cls, record: Mapping[str, Any]) -> Outcome:
+        """As it was written."""
         return cls(**{name: record[name] for name in ("settings", "result", "seconds", "environment")})
+
+
+OUTCOMES = Recorded(to_record=Outcome.to_record, from_record=Outcome.from_record)
 
 
 def _measure(
     run: RunFolder, attack: Attack, settings: dict[str, Any], device: torch.device, progress: Watch | None
-) -> _Outcome:
+) -> Outcome:
     """Attack."""
-    config = run.config()
-    splits = load_data(config)
-    images = _some(choose_split(splits, settings["split"]), settings["samples"])
-    epoch = settings["checkpoint"]["epoch"]
-    module, _ = load_model(run, epoch, device=device, classes=splits.classes, scored=True)
-    last = channels_last(config.system, module, device)
-    if last:  # a sixth faster on a CPU
-        module.to(memory_format=torch.channels_last)
-    model = pixel_model(module, config).to(device)
+    subject = Subject.of(run, settings, device)
     predictor = None
     if settings["final_norm"] == "sam_at_bug":
-        if isinstance(images, TensorSet) and images.images.shape[1] != 3:
-            raise ValueError(f"final_norm=sam_at_bug is about colour images, {config.data.name} has grey ones")
-        predictor = NormalisedInput(model.model, *normalisation(BUG_NORMALISATION)).to(device)
-    batches = plain_batches(
-        config, images, batch_size=settings["batch_size"], device=device, pixels=True, channels_last=last
-    )
+        if subject.channels != 3:
+            raise ValueError(f"final_norm=sam_at_bug is about colour images, {run.config().data.name} has grey ones")
+        predictor = NormalisedInput(subject.model.model, *normalisation(BUG_NORMALISATION)).to(device)
     advance = (lambda done, total: None) if progress is None else progress("images attacked")
     began = time.monotonic()
     outcome = robust_accuracy(
-        model,
-        batches.epoch(0),
+        subject.model,
+        subject.batches.epoch(0),
         attack,
         seed=settings["seed"],
         predictor=predictor,
-        progress=lambda done: advance(done, len(images)),
+        progress=lambda done: advance(done, subject.images),
     )
-    return _Outcome(
+    return Outcome(
         settings=settings,
         result={"clean": outcome.clean, "attacked": outcome.attacked, "samples": outcome.samples},
         seconds=time.monotonic() - began,

@@ -52,7 +52,7 @@ def compare(
             progress=display,
         )
     groups = group(RunFolder(path) for result in results for path in result.runs)
-    plots.save(plots.comparison(groups), output / "compare.png")
+    plots.save(plots.caption(plots.comparison(groups), groups), output / "compare.png")
     table = comparing.cells(results)
     notes = "".join(f"\n{words}\n" for words in comparing.notes(results))
     write_atomically(output / "compare.md", console.markdown(table) + notes)

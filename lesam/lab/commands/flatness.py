@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from lesam.lab.flatness.measures import FlatnessSettings
 
 if TYPE_CHECKING:
     from lesam.lab.flatness.survey import Survey
+    from lesam.lab.runs.repetitions import Group
 
 DENSITY_DRAWS = 4
 LAYER_EIGENVALUES = 1
@@ -56,7 +58,6 @@ def flatness(
     from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.measures import CHEAPER, gradients, low_pass_gradients
     from lesam.lab.flatness.survey import survey
-    from lesam.lab.report.style import colours_of
     from lesam.lab.runs import checkpoint as checkpoints
     from lesam.lab.runs.folder import RunFolder
     from lesam.lab.runs.repetitions import group
@@ -95,22 +96,23 @@ def flatness(
     console.show(table.rows(found), notes=table.notes(found))
     if chosen.layer_eigenvalues:
         console.show(table.layers(found), title="Each layer's own block of the Hessian")
-    for path in _figures(found, colours_of(groups), output):
+    for path in _figures(found, groups, output):
         print(path)
 
 
-def _figures(found: Survey, colours: dict[str, Any], folder: Path) -> list[Path]:
+def _figures(found: Survey, groups: Sequence[Group], folder: Path) -> list[Path]:
     """Draw what was measured; the files written."""
     from lesam.flatness import figures
+    from lesam.lab.report.plots import caption
+    from lesam.lab.report.style import colours_of
     from lesam.lab.runs.statistics import mean_and_spread
 
-    look: dict[str, Any] = {"colours": colours, "summary": mean_and_spread}
-    written: list[Path] = []
+    look: dict[str, Any] = {"colours": colours_of(groups), "summary": mean_and_spread}
+    drawn = {}
     if any(found.of("eigenvalues").values()):
-        figure = figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look)
-        written += figures.save(figure, folder / "spectrum")
+        drawn["spectrum"] = figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look)
     if any(found.of("density").values()):
-        written += figures.save(figures.density(found.of("density"), colours=colours), folder / "density")
+        drawn["density"] = figures.density(found.of("density"), colours=look["colours"])
     if found.curves:
-        written += figures.save(figures.low_pass(found.curves, **look), folder / "low-pass")
-    return written
+        drawn["low-pass"] = figures.low_pass(found.curves, **look)
+    return [path for name, figure in drawn.items() for path in figures.save(caption(figure, groups), folder / name)]

@@ -10,6 +10,8 @@ from cyclopts import Parameter
 from lesam.lab.commands.options import RunPaths, found_runs, with_checkpoints
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lesam.flatness import Landscape
 
 
@@ -41,9 +43,11 @@ def landscape(
 
     Cells are kept in the run folders as they are evaluated; a command that was stopped or killed resumes from there.
     """
+    from lesam.flatness import figures
     from lesam.lab import console
     from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
+    from lesam.lab.report import plots
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs.repetitions import group
 
@@ -89,20 +93,17 @@ def landscape(
             colours[label] = colours_of(groups)[cell.title]
     for label, each in found.items():
         print(label, *each.lines(), sep="\n")
-    for path in _figures(found, colours, highest, output):
-        print(path)
+    for kind, figure in _figures(found, colours, highest).items():
+        for path in figures.save(plots.caption(figure, groups), output / f"landscape-{kind}"):
+            print(path)
 
 
-def _figures(found: dict[str, Landscape], colours: dict[str, Any], highest: float | None, folder: Path) -> list[Path]:
-    """Draw the landscapes; the files written."""
+def _figures(found: dict[str, Landscape], colours: dict[str, Any], highest: float | None) -> dict[str, Figure]:
+    """The landscapes, by kind of drawing."""
     from lesam.flatness import figures
 
     line = any(each.y is None for each in found.values())
     kinds: tuple[Literal["line", "contour", "surface"], ...] = ("line",) if line else ("contour", "surface")
     if highest is None:
         highest = min(float(each.loss[each.loss.isfinite()].max()) for each in found.values())
-    written: list[Path] = []
-    for kind in kinds:
-        figure = figures.landscapes(found, kind, highest=highest, colours=colours)
-        written += figures.save(figure, folder / f"landscape-{kind}")
-    return written
+    return {kind: figures.landscapes(found, kind, highest=highest, colours=colours) for kind in kinds}

@@ -28,7 +28,8 @@ def plot(
     from lesam.lab.runs.repetitions import group
 
     path = output or Path(f"{kind}.png")
-    figure = plots.KINDS[kind](group(found_runs(runs)))
+    groups = group(found_runs(runs))
+    figure = plots.caption(plots.KINDS[kind](groups), groups)
     if size != "screen":
         paper_size.fit(figure, size)
     print(plots.save(figure, path))

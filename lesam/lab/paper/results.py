@@ -17,7 +17,9 @@ from lesam.lab.paper import merging
 from lesam.lab.paper.experiment import Cell, Experiment, Report, Request
 from lesam.lab.paper.layouts import by_number, finished
 from lesam.lab.paper.scales import anything_left
+from lesam.lab.paper.stage import groups_of
 from lesam.lab.recipes.published import same_setting
+from lesam.lab.report.plots import caption
 from lesam.lab.runs import environment
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
@@ -89,6 +91,7 @@ def _put(
         "superseded": merged.superseded,
     }
     for number, (name, drawing) in enumerate(report.figures.items()):
+        caption(drawing, groups_of(merged.cells))
         for ending in ("png", "pdf"):
             image = io.BytesIO()
             drawing.savefig(image, format=ending, dpi=150, bbox_inches="tight")

@@ -8,7 +8,7 @@ from typing import Literal
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lesam.lab.report.plots import shared_legend
+from lesam.flatness.figures import shared_legend
 
 WIDTHS = {"column": 3.3, "page": 6.9}
 """Inches, as in two-column proceedings."""
@@ -29,14 +29,11 @@ def fit(figure: Figure, size: Literal["column", "page"]) -> None:
     for number, axis in enumerate(axes):
         axis.set_subplotspec(grid[number // columns, number % columns])
         axis.tick_params(labelsize=LETTERS)
-    entries = {label for axis in axes for label in axis.get_legend_handles_labels()[1]}
     for legend in [*figure.legends, *(legend for axis in axes if (legend := axis.get_legend()) is not None)]:
         legend.remove()
-    longest = max((len(label) for label in entries), default=0)
-    beside = max(1, int(WIDTHS[size] / (0.45 + 0.065 * longest)))
-    if entries:
-        shared_legend(figure, columns=beside)
+    figure.set_size_inches(WIDTHS[size], rows * HEIGHT)
+    lines = shared_legend(figure)
     for text in figure.findobj(Text):
         text.set_fontsize(LETTERS)
-    figure.set_size_inches(WIDTHS[size], rows * HEIGHT + math.ceil(len(entries) / beside) * LINE)
+    figure.set_size_inches(WIDTHS[size], rows * HEIGHT + lines * LINE)
     figure.draw_without_rendering()  # places are found in two rounds: what a panel needs depends on its size

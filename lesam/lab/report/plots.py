@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lesam.flatness.figures import shared_legend
 from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
@@ -18,6 +19,9 @@ from lesam.lab.report.style import PERCENT
 from lesam.lab.runs.folder import Row
 from lesam.lab.runs.repetitions import Group
 from lesam.lab.runs.statistics import Spread
+
+DEVIATION = "± one standard deviation over seeds"
+"""What bands and bars are."""
 
 
 def curves(groups: Sequence[Group]) -> Figure:
@@ -57,7 +61,7 @@ def switch(groups: Sequence[Group]) -> Figure:
         if at is not None:
             axis.axvline(at, color="black", linestyle=":", linewidth=0.8)
     draw(axis, groups, "test_accuracy", names=names)
-    axis.legend(fontsize="small")
+    shared_legend(figure)
     return figure
 
 
@@ -88,7 +92,9 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
     ticks = sorted(value for value in tried if value is not None)
     axis.set_xticks(ticks, [f"{value:.3g}" for value in ticks])
     axis.set_ylabel("test accuracy (%)")
-    axis.legend(fontsize="small")
+    if any(len(group.finished) > 1 for group in groups):
+        axis.errorbar([], [], [], color="black", fmt="none", capsize=3, label=DEVIATION)
+    shared_legend(figure)
     return figure
 
 
@@ -127,8 +133,8 @@ def comparison(groups: Sequence[Group]) -> Figure:
     figure, (left, right) = panels(2, width=11, height=4.2)
     draw(left, groups, "test_accuracy")
     draw(right, groups, "rho")
-    left.legend(fontsize="small", loc="lower right")
     right.set_ylabel("perturbation radius")
+    shared_legend(figure)
     return figure
 
 
@@ -160,6 +166,8 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
         axis.fill_between(
             epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
         )
+    if any(len(group.runs) > 1 for group in groups):
+        axis.fill_between([], [], color="black", alpha=0.15, linewidth=0, label=DEVIATION)
     if metric.endswith(PERCENT):
         axis.set_ylim(max(axis.get_ylim()[0], 0.0), min(axis.get_ylim()[1], 101.0))
     axis.grid(alpha=0.3)
@@ -173,14 +181,14 @@ def whole_epochs(axis: Axes) -> None:
     axis.locator_params(axis="x", integer=True)
 
 
-def shared_legend(figure: Figure, columns: int | None = None) -> None:
-    """One legend below all panels, where it hides no curve however long its labels are."""
-    entries: dict[str, Any] = {}
-    for axis in figure.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    columns = columns or (2 if any(len(label) > 30 for label in entries) else 5)
-    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, fontsize="small")
+def caption(figure: Figure, groups: Sequence[Group]) -> Figure:
+    """Say above the panels whose runs they show: recipe, scale and number of seeds; returns the figure."""
+    seeds: dict[str, set[int]] = {}
+    for group in groups:
+        seeds.setdefault(f"{group.config.recipe}, {group.config.scale} scale", set()).add(len(group.runs))
+    words = [f"{place}, n = {' to '.join(str(n) for n in sorted({min(of), max(of)}))}" for place, of in seeds.items()]
+    figure.suptitle("; ".join(words), fontsize="small", wrap=True)
+    return figure
 
 
 def logarithmic(axis: Axes) -> None:

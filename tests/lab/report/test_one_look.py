@@ -98,7 +98,8 @@ def test_flatness_and_mechanism_are_drawn_in_the_colours_of_the_methods(cells: l
     request = Request(scale="smoke", seeds=(0, 1), runs=cells[0].runs[0].path.parent, progress=lambda words: None)
     flatness = find("flatness").report(request, cells)
     expected = {title(method): colour(method) for method in ("sam", "lesam")}
-    lines = flatness.figures["low-pass"].axes[0].containers
+    *lines, bars = flatness.figures["low-pass"].axes[0].containers
+    assert bars.get_label() == "± one standard deviation"
     assert {str(line.get_label()): to_hex(line[0].get_color()) for line in lines} == expected
     terms = find("mechanism").report(request, cells)
     shares = terms.figures["terms"].axes[1].lines

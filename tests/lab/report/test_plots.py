@@ -16,6 +16,7 @@ from lesam.lab.paper.experiments.stabilisers import EXPERIMENT
 from lesam.lab.report import paper_size, plots
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.repetitions import group
+from tests.lab.report.page.folders import finished
 from tests.lab.running import smoke
 
 
@@ -73,7 +74,7 @@ def test_seeds_of_unequal_length_are_drawn_to_the_end_of_the_longest(tmp_path: P
 def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: Path) -> None:
     with_rows(tmp_path, [0.1, 0.3])
     figure = plots.curves(group(find_runs([tmp_path])))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert all(tick == round(tick) for axis in figure.axes for tick in axis.get_xticks())
     accuracy, _, loss = figure.axes
     assert all(axis.get_legend() is None for axis in figure.axes)
@@ -82,6 +83,20 @@ def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: 
     accuracy.plot([1, 2], [1e-3, 1.0])
     plots.logarithmic(accuracy)
     assert accuracy.get_yscale() == "log"
+
+
+@pytest.mark.parametrize("kind", ["curves", "radius", "sensitivity", "switch"])
+def test_legends_lie_below_the_panels_and_say_what_bands_are(kind: str, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        finished(replace(smoke("digits", method="lesam"), seed=seed), tmp_path / str(seed), [0.1, 0.9])
+    groups = group(find_runs([tmp_path]))
+    figure = plots.caption(plots.KINDS[kind](groups), groups)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [axis.get_legend() for axis in figure.axes] == [None] * len(figure.axes)
+    assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
+    assert legend.get_texts()[-1].get_text() == "± one standard deviation over seeds"
+    assert figure.get_suptitle() == "digits, smoke scale, n = 2"
 
 
 @pytest.mark.parametrize(("size", "inches"), [("column", 3.3), ("page", 6.9)])
@@ -99,7 +114,7 @@ def test_figures_for_a_paper_have_its_width_and_letters_that_are_letters(
     assert b"/Type3" not in content
     figure = plots.curves(group(find_runs([tmp_path / "runs"])))
     paper_size.fit(figure, size)  # type: ignore[arg-type]
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     frames = [axis.get_tightbbox() for axis in figure.axes]
     legend = figure.legends[0].get_window_extent()
     assert not any(frame.overlaps(legend) for frame in frames)

@@ -45,7 +45,7 @@ class LossLandscape:
         for cell in cells:
             run = cell.runs[0]
             request.progress(f"measuring {run.path.name}")
-            plane = found[cell.row] = measure_landscape(run, settings=settings)
+            plane = found[f"{cell.row}, seed {cell.configs[0].seed}"] = measure_landscape(run, settings=settings)
             inner = plane.loss[plane.loss.isfinite()]
             if not len(inner):
                 raise ValueError(f"{run.path.name} has no finite loss around its weights: it diverged")

@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure as Drawing
 
 from lesam import Radius
+from lesam.flatness.figures import shared_legend
 from lesam.lab.config.optimizer import own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.accuracy import rows
@@ -152,7 +153,7 @@ def _draw_terms(measured: Mapping[str, Measured], cells: Sequence[Cell]) -> Draw
     for axis in (left, middle, right):
         axis.grid(alpha=0.3)
         plots.whole_epochs(axis)
-    plots.shared_legend(figure)
+    shared_legend(figure)
     return figure
 
 
@@ -189,7 +190,7 @@ def _illustrate(cells: Sequence[Cell]) -> Drawing:
     right.set(title=f"{title('lesam')}: budget {sigma:g} fixed, what exceeds it is curvature")
     for axis in (left, right):
         axis.set_xlabel("distance along the gradient (dotted: first order)")
-        axis.legend(fontsize="small")
+    shared_legend(figure)
     return figure
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
+from lesam.flatness.figures import shared_legend
 from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Cell, Request, Variant
@@ -24,7 +25,7 @@ def _draw_stabilisers(request: Request, cells: Sequence[Cell]) -> Mapping[str, D
         plots.draw(axis, groups, metric, names=names)
     plots.logarithmic(axes[1])
     plots.logarithmic(axes[2])
-    plots.shared_legend(figure)
+    shared_legend(figure)
     return {"stabilisers": figure}
 
 

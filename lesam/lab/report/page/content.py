@@ -53,7 +53,9 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
             [measured],
         ),
         _section("landscapes", "Loss landscapes", flatness_charts.landscapes(drawn, kept)),
-        _section("attacks", "Robustness", flatness_charts.attacks(drawn, kept)),
+        _section(
+            "attacks", "Robustness", [*flatness_charts.attacks(drawn, kept), *flatness_charts.corruptions(drawn, kept)]
+        ),
         _section("configuration", "Configuration", [], [settings]),
         _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
     ]

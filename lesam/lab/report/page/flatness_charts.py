@@ -104,6 +104,21 @@ def attacks(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
     return [plain(chart) for chart in charts]
 
 
+def corruptions(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
+    """Accuracy on images as they are and on corrupted ones, of each corruption the mean over its severities."""
+    bars = []
+    for entry in entries:
+        answers = kept.corruptions.get(entry.name, ())
+        for category in answers[0].result if answers else ():
+            found = Spread.of([answer.result[category] for answer in answers])
+            sd, n = found.std * 100, found.n
+            bars.append({"group": entry.name, "category": category, "mean": found.mean * 100, "sd": sd, "n": n})
+    if not bars:
+        return []
+    title = "Common corruptions, means over five severities"
+    return [plain({"id": "corruptions", "kind": "bars", "title": title, "y": "accuracy (%)", "bars": bars})]
+
+
 def attack_words(settings: dict[str, Any]) -> str:
     """An attack in a few words."""
     eps = settings.get("eps")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from lesam.flatness import Landscape, Measurement
 from lesam.lab.flatness.measures import MEASURES
 from lesam.lab.report.page.entries import Entry, Member, number
+from lesam.lab.runs.statistics import Spread
 
 LANDSCAPE = "landscape"
 NAME = re.compile(r"epoch-(?P<epoch>\d+)-(?P<measure>[a-z_]+)-[0-9a-f]{10}\.(json|npz)")
@@ -41,6 +42,7 @@ class Kept:
 
     flatness: Mapping[str, Mapping[str, Sequence[Answer]]]
     attacks: Mapping[str, Sequence[Answer]]
+    corruptions: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def of(self, measure: str, entry: Entry) -> Sequence[Answer]:
@@ -57,19 +59,24 @@ def collect(entries: Sequence[Entry]) -> Kept:
     notes: list[str] = []
     found: dict[str, dict[str, list[Answer]]] = {}
     attacks: dict[str, list[Answer]] = {}
+    corruptions: dict[str, list[Answer]] = {}
     for entry in entries:
         for member in entry.members:
             for measure, answer in _flatness(member, notes):
                 found.setdefault(measure, {}).setdefault(entry.name, []).append(answer)
             attacks.setdefault(entry.name, []).extend(_attacks(member, notes))
+            corruptions.setdefault(entry.name, []).extend(_corruptions(member, notes))
     chosen = {measure: _alike(measure, answers, notes) for measure, answers in found.items()}
-    return Kept(flatness=chosen, attacks=attacks, notes=notes)
+    if any(corruptions.values()):
+        corruptions = _alike("corruptions", corruptions, notes)
+    return Kept(flatness=chosen, attacks=attacks, corruptions=corruptions, notes=notes)
 
 
 def answers_of(member: Member) -> list[tuple[str, Answer]]:
     """Every answer that can be read in the folder of one run, by the name of its measure."""
     notes: list[str] = []
-    return [*_flatness(member, notes), *(("attack", answer) for answer in _attacks(member, notes))]
+    attacks = [("attack", answer) for answer in _attacks(member, notes)]
+    return [*_flatness(member, notes), *attacks, *(("corruptions", found) for found in _corruptions(member, notes))]
 
 
 def _alike(measure: str, found: Mapping[str, list[Answer]], notes: list[str]) -> dict[str, list[Answer]]:
@@ -116,18 +123,43 @@ def _flatness(member: Member, notes: list[str]) -> list[tuple[str, Answer]]:
 
 
 def _attacks(member: Member, notes: list[str]) -> list[Answer]:
+    def read(record: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        asked = dict(record["settings"])
+        shares = {name: number(record["result"][name]) for name in ("clean", "attacked")}
+        return {**asked.pop("attack"), **asked}, shares
+
+    return _recorded(member, "attacks", "attack", read, notes)
+
+
+def _corruptions(member: Member, notes: list[str]) -> list[Answer]:
+    def read(record: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        found = record["result"]["corrupted"]
+        means = {name: number(Spread.of([float(value) for value in values]).mean) for name, values in found.items()}
+        # Which corruptions there are at which strengths, as one text: settings are compared.
+        asked = {**record["settings"], "corruptions": json.dumps(record["settings"]["corruptions"])}
+        return asked, {"clean": number(record["result"]["clean"]), **means}
+
+    return _recorded(member, "corruptions", "corrupt", read, notes)
+
+
+def _recorded(
+    member: Member,
+    room: str,
+    verb: str,
+    read: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, float | None]]],
+    notes: list[str],
+) -> list[Answer]:
+    """The answers in a room of a run's folder, each as its settings and its numbers."""
     found = []
-    for path in _files(member.run.path / "attacks"):
+    for path in _files(member.run.path / room):
         try:
-            record = json.loads(path.read_text())
-            asked = {name: value for name, value in record["settings"].items() if name != "checkpoint"}
-            settings = tuple(sorted({**asked.pop("attack"), **asked}.items()))
-            result = {name: number(record["result"][name]) for name in ("clean", "attacked")}
-            epoch = int(record["settings"]["checkpoint"]["epoch"])
+            asked, result = read(json.loads(path.read_text()))
+            epoch = int(asked.pop("checkpoint")["epoch"])
             if None not in result.values():
+                settings = tuple(sorted(asked.items()))
                 found.append(Answer(member=member, epoch=epoch, settings=settings, result=result))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to attack again")
+            notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to {verb} again")
     return found
 
 

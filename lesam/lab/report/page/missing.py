@@ -35,6 +35,11 @@ def missing(entries: Sequence[Entry], kept: Kept, sources: Sequence[Path]) -> li
         ("the loss landscape", f"lesam landscape {paths}", lambda entry: bool(kept.of(LANDSCAPE, entry))),
         ("accuracy on attacked images", f"lesam attack {paths}", lambda entry: bool(kept.attacks.get(entry.name))),
         (
+            "accuracy on corrupted images",
+            f"lesam corrupt {paths}",
+            lambda entry: bool(kept.corruptions.get(entry.name)),
+        ),
+        (
             "flatness over epochs",
             "lesam train RECIPE --track lpf,trace,eigenvalue",
             lambda entry: (
