@@ -84,7 +84,7 @@ def spectrum(
             shares = [1 / len(found)] * len(pooled)
             axis.hist(pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text)
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue")
-        _legend_below(axis)
+        legend_below(axis)
     tallest = max(patch.get_height() for axis in axes for patch in axis.patches)
     if tallest > 10:  # with few counts a logarithmic scale has hardly a tick
         axes[0].set_yscale("symlog", linthresh=1)
@@ -229,6 +229,11 @@ def shared_legend(figure: Figure) -> int:
     return math.ceil(len(entries) / columns)
 
 
+def legend_below(axis: Any) -> None:
+    """The legend of one panel, under its own axis."""
+    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
 def save(figure: Figure, path: str | Path) -> list[Path]:
     """Write `path` with the suffixes .png and .pdf; the paths written."""
     written = [Path(path).with_suffix(suffix) for suffix in (".png", ".pdf")]
@@ -236,11 +241,6 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     for target in written:
         figure.savefig(target, dpi=200)
     return written
-
-
-def _legend_below(axis: Any) -> None:
-    """The legend of one panel, under its own axis."""
-    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _scale(low: float, high: float) -> Any:

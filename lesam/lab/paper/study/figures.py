@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lesam.flatness.figures import legend_below, shared_legend
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import MLP, Ranges
 from lesam.lab.paper.study.groups import NOISY, groups, names
@@ -57,23 +58,24 @@ def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
     axis.axvline(0.0, color="black", linewidth=0.8)
     axis.set_xlabel(f"test accuracy above {base} on the same labels (points)")
     axis.grid(axis="x", alpha=0.3)
-    return figure
+    counts = sorted({found.spread.n for found in shown.values()})
+    return _captioned(figure, f"means and 95 % intervals, n = {counts[0]} to {counts[-1]}")
 
 
 def budgets(lines: Sequence[Line]) -> Figure | None:
     """Validation accuracy over the budget, with warm-ups on the left and caps on the right."""
     if not lines:
         return None
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axis, kind, heading in ((left, "warm-up", "warm-up"), (right, "cap", "no warm-up, a cap")):
         of = [line for line in lines if line.kind in (kind, "neither")]
         _draw_lines(axis, of)
         axis.set_title(heading, fontsize="medium")
         axis.set_xlabel("budget sigma")
-        axis.legend(fontsize="x-small")
+        legend_below(axis)
     left.set_ylabel("validation accuracy (%)")
-    return figure
+    return _captioned(figure, "means over two seeds")
 
 
 def flatness(records: Sequence[Record]) -> Figure | None:
@@ -93,7 +95,12 @@ def flatness(records: Sequence[Record]) -> Figure | None:
             )
         axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=f"{column} of the Hessian")
         axis.invert_xaxis()
-        axis.legend(fontsize="x-small")
+    shared_legend(figure)
+    return _captioned(figure, "one line for each run")
+
+
+def _captioned(figure: Figure, words: str) -> Figure:
+    figure.suptitle(f"{MLP.recipe}, small scale; {words}", fontsize="small")
     return figure
 
 

@@ -15,6 +15,7 @@ from lesam.lab.paper.study.dynamics import dynamics
 from lesam.lab.paper.study.groups import Part
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import has_diverged
+from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.tuning import Setting, Summary, validation_accuracy
 
 KEPT = (
@@ -30,7 +31,7 @@ KEPT = (
     "rho",
     "passes",
 )
-"""Fields of the last row of the metrics, as far as a run has them."""
+"""Fields of the last row of the metrics, as far as a run has them; passes are those of the mean step of all epochs."""
 
 ATTACKED_IMAGES = 1000
 """Of the test set, the same ones for all runs."""
@@ -81,7 +82,9 @@ def record(
     entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary, attacks: Sequence[str] = ()
 ) -> Record:
     """What is kept of a finished run; ``attacks`` are carried out where its folder does not have them yet."""
-    config, last, rows = run.config(), summary["last"], run.metrics()
+    config, rows = run.config(), run.metrics()
+    # The price of a method that switches late is that of all epochs, not that of the last one.
+    last = {**summary["last"], "passes": Spread.of([float(row["passes"]) for row in rows]).mean}
     validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
     return Record(
         entry=entry,

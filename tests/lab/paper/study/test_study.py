@@ -18,6 +18,7 @@ from lesam.lab.paper.study.quantities import ACCURACY
 from lesam.lab.paper.study.schedule import DEFAULT_SEEDS, _fresh, export, study_runs
 from lesam.lab.paper.study.tables import StageTables
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
+from tests.lab.running import smoke, trained
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +172,16 @@ def test_a_part_of_the_study_has_the_search_of_the_base_and_no_strange_recipe(sc
     assert {run.row for run in study.plan(request)} == {"AdamW"}
     with pytest.raises(ValueError, match=r"the study has no digits; it has mnist1d-mlp"):
         study.plan(dataclasses.replace(request, recipes=("digits",)))
+
+
+def test_the_price_of_a_late_switch_is_that_of_all_epochs(tmp_path: Path):
+    config = smoke("mnist1d-mlp", "schedule.switch_at=2", "data.options.validation=0.2", method="sam")
+    run = trained(config, tmp_path)
+    summary = run.summary()
+    assert summary is not None
+    assert summary["last"]["passes"] == 2
+    kept = records.record("SAM, late", "repeat", (), run, summary)
+    assert kept.last["passes"] == pytest.approx((1 + 1 + 2) / 3, rel=1e-5)
 
 
 def test_a_part_does_not_repeat_the_base(finished: tuple[Request, Path]):
