@@ -8,6 +8,7 @@ how repetitions are summarised, are arguments: a caller with many figures decide
 
 from __future__ import annotations
 
+import io
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +34,6 @@ Summary = Callable[[Sequence[float]], tuple[float, float]]
 """From repetitions to their mean and spread; the spread of a single one is NaN."""
 LINE = 0.22
 """Inches of a line of a legend."""
-PLANES_BESIDE = 4
-"""Landscapes in one row of a figure; more take further rows."""
 _ALONG = "{} direction (norms of filters)"
 
 
@@ -156,6 +155,7 @@ def landscapes(
     highest: float | None = None,
     levels: int = 20,
     colours: Colours | None = None,
+    beside: int = 4,
 ) -> Figure:
     """Landscapes side by side with the same levels, limits and view.
 
@@ -165,6 +165,7 @@ def landscapes(
         highest: Losses above are cut; default the largest finite one.
         levels: Number of contour levels.
         colours: Colours by label, for lines.
+        beside: Planes in one row; more take further rows.
     """
     if not results:
         raise ValueError("no landscape to draw")
@@ -182,7 +183,7 @@ def landscapes(
         axis.locator_params(axis="x", nbins=5)
         shared_legend(figure)
         return figure
-    columns = min(len(results), PLANES_BESIDE)
+    columns = min(len(results), beside)
     figure, axes = _panels(math.ceil(len(results) / columns), columns, share=True, surface=kind == "surface")
     for empty in axes[len(results) :]:
         empty.remove()
@@ -209,7 +210,7 @@ def landscapes(
             axis.set(xlabel=_ALONG.format("first"), ylabel=_ALONG.format("second"))
             axis.label_outer()
         else:
-            axis.set(xlabel="first direction", ylabel="second direction", zlabel="loss")
+            axis.set(xlabel="first direction", ylabel="second direction")
     bar = _scale(low, high)
     figure.colorbar(bar, ax=axes, label="loss", shrink=0.8, pad=0.06 if kind == "surface" else 0.02)
     return figure
@@ -239,8 +240,18 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     written = [Path(path).with_suffix(suffix) for suffix in (".png", ".pdf")]
     written[0].parent.mkdir(parents=True, exist_ok=True)
     for target in written:
-        figure.savefig(target, dpi=200)
+        target.write_bytes(drawn(figure, target.suffix[1:], dpi=200))
     return written
+
+
+def drawn(figure: Figure, ending: str, *, dpi: int = 150, **options: Any) -> bytes:
+    """The content of a file: letters of vector formats stay letters, in fonts that journals take, not outlines."""
+    from matplotlib import rc_context
+
+    content = io.BytesIO()
+    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}):
+        figure.savefig(content, format=ending, dpi=dpi, **options)
+    return content.getvalue()
 
 
 def _scale(low: float, high: float) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs, with_checkpoints
+from lesam.lab.commands.options import FigureSize, RunPaths, found_runs, with_checkpoints
 from lesam.lab.flatness.measures import FlatnessSettings
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def flatness(
     device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
     storage: Annotated[str, Parameter(help="Where Lanczos keeps its basis: device, cpu or a folder.")] = "device",
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for the figures.")] = Path("figures"),
+    size: FigureSize = "screen",
 ) -> None:
     """Measure Hessian eigenvalues, trace and low-pass filter of RUNS on un-augmented training images.
 
@@ -96,13 +97,14 @@ def flatness(
     console.show(table.rows(found), notes=table.notes(found))
     if chosen.layer_eigenvalues:
         console.show(table.layers(found), title="Each layer's own block of the Hessian")
-    for path in _figures(found, groups, output):
+    for path in _figures(found, groups, output, size):
         print(path)
 
 
-def _figures(found: Survey, groups: Sequence[Group], folder: Path) -> list[Path]:
+def _figures(found: Survey, groups: Sequence[Group], folder: Path, size: FigureSize) -> list[Path]:
     """Draw what was measured; the files written."""
     from lesam.flatness import figures
+    from lesam.lab.report import paper_size
     from lesam.lab.report.plots import caption
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs.statistics import mean_and_spread
@@ -115,4 +117,6 @@ def _figures(found: Survey, groups: Sequence[Group], folder: Path) -> list[Path]
         drawn["density"] = figures.density(found.of("density"), colours=look["colours"])
     if found.curves:
         drawn["low-pass"] = figures.low_pass(found.curves, **look)
-    return [path for name, figure in drawn.items() for path in figures.save(caption(figure, groups), folder / name)]
+    for figure in drawn.values():
+        paper_size.fit(caption(figure, groups), size)
+    return [path for name, figure in drawn.items() for path in figures.save(figure, folder / name)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs, with_checkpoints
+from lesam.lab.commands.options import FigureSize, RunPaths, found_runs, with_checkpoints
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,6 +38,7 @@ def landscape(
     jobs: Annotated[int, Parameter(help="Processes that evaluate cells.")] = 1,
     device: Annotated[str, Parameter(help="cpu, cuda or auto.")] = "auto",
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="Folder for the figures.")] = Path("figures"),
+    size: FigureSize = "screen",
 ) -> None:
     """Draw the loss of RUNS along filter-normalised random directions, the same for all of them.
 
@@ -47,7 +48,7 @@ def landscape(
     from lesam.lab import console
     from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
-    from lesam.lab.report import plots
+    from lesam.lab.report import paper_size, plots
     from lesam.lab.report.style import colours_of
     from lesam.lab.runs.repetitions import group
 
@@ -93,12 +94,16 @@ def landscape(
             colours[label] = colours_of(groups)[cell.title]
     for label, each in found.items():
         print(label, *each.lines(), sep="\n")
-    for kind, figure in _figures(found, colours, highest).items():
-        for path in figures.save(plots.caption(figure, groups), output / f"landscape-{kind}"):
+    beside = paper_size.PANELS.get(size, 4)
+    for kind, figure in _figures(found, colours, highest, beside).items():
+        paper_size.shrink(plots.caption(figure, groups), size)
+        for path in figures.save(figure, output / f"landscape-{kind}"):
             print(path)
 
 
-def _figures(found: dict[str, Landscape], colours: dict[str, Any], highest: float | None) -> dict[str, Figure]:
+def _figures(
+    found: dict[str, Landscape], colours: dict[str, Any], highest: float | None, beside: int
+) -> dict[str, Figure]:
     """The landscapes, by kind of drawing."""
     from lesam.flatness import figures
 
@@ -106,4 +111,4 @@ def _figures(found: dict[str, Landscape], colours: dict[str, Any], highest: floa
     kinds: tuple[Literal["line", "contour", "surface"], ...] = ("line",) if line else ("contour", "surface")
     if highest is None:
         highest = min(float(each.loss[each.loss.isfinite()].max()) for each in found.values())
-    return {kind: figures.landscapes(found, kind, highest=highest, colours=colours) for kind in kinds}
+    return {kind: figures.landscapes(found, kind, highest=highest, colours=colours, beside=beside) for kind in kinds}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -20,6 +20,9 @@ Seeds = Annotated[list[int], Parameter(consume_multiple=True, negative="", help=
 Method = Annotated[str, Parameter(help="A method of `lesam list methods`.")]
 Scale = Annotated[str, Parameter(help="smoke (seconds), small (two CPU cores; not every recipe has it) or paper.")]
 Runs = Annotated[Path, Parameter(name=["--runs", "-o"], help="Folder in which run folders are made.")]
+FigureSize = Annotated[
+    Literal["screen", "column", "page"], Parameter(help="For a screen, or a column or the page of a paper.")
+]
 RunPaths = Annotated[list[Path], Parameter(negative="", help="Run folders, or folders with run folders in them.")]
 
 

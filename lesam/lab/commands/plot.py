@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import FigureSize, RunPaths, found_runs
 
 Kind = Literal["curves", "flatness", "radius", "sensitivity", "switch"]
 
@@ -19,9 +19,7 @@ def plot(
     output: Annotated[
         Path | None, Parameter(name=["--output", "-o"], help="File to write; its ending is the format.")
     ] = None,
-    size: Annotated[
-        Literal["screen", "column", "page"], Parameter(help="For a screen, or a column or the page of a paper.")
-    ] = "screen",
+    size: FigureSize = "screen",
 ) -> None:
     """Draw runs: accuracy and loss, the radius, tracked flatness, sensitivity to the budget, a late switch."""
     from lesam.lab.report import paper_size, plots
@@ -30,6 +28,5 @@ def plot(
     path = output or Path(f"{kind}.png")
     groups = group(found_runs(runs))
     figure = plots.caption(plots.KINDS[kind](groups), groups)
-    if size != "screen":
-        paper_size.fit(figure, size)
+    paper_size.fit(figure, size)
     print(plots.save(figure, path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lesam.flatness.figures import drawn
 from lesam.lab import console, recipes
 from lesam.lab.files import locked, write_atomically
 from lesam.lab.paper import merging
@@ -93,9 +93,8 @@ def _put(
     for number, (name, drawing) in enumerate(report.figures.items()):
         caption(drawing, groups_of(merged.cells))
         for ending in ("png", "pdf"):
-            image = io.BytesIO()
-            drawing.savefig(image, format=ending, dpi=150, bbox_inches="tight")
-            write_atomically(folder / f"{'figure' if number == 0 else name}.{ending}", image.getvalue())
+            image = drawn(drawing, ending, bbox_inches="tight")
+            write_atomically(folder / f"{'figure' if number == 0 else name}.{ending}", image)
     if report.tables:
         write_atomically(
             folder / "table.md", markdown(experiment, replace(request, changes=tuple(changes)), report, merged.missing)

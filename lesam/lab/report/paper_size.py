@@ -16,12 +16,31 @@ PANELS = {"column": 1, "page": 2}
 """Side by side."""
 HEIGHT, LINE = 2.1, 0.17
 """Inches of a panel, and of a line of the legend."""
+PLANE = 2.4
+"""Inches of a landscape."""
 LETTERS = 8.0
 """Points."""
 
 
-def fit(figure: Figure, size: Literal["column", "page"]) -> None:
+Size = Literal["screen", "column", "page"]
+
+
+def shrink(figure: Figure, size: Size) -> None:
+    """Give a figure the width of a column or a page, its panels where they are, with small letters."""
+    if size != "screen":
+        for text in figure.findobj(Text):
+            text.set_fontsize(LETTERS)
+        width, height = figure.get_size_inches()
+        # Letters keep their size, so that rows must not become as flat as the figure becomes narrow.
+        places = [axis.get_subplotspec() for axis in figure.axes]
+        rows = len({place.rowspan.start for place in places if place is not None})
+        figure.set_size_inches(WIDTHS[size], max(height * WIDTHS[size] / width, rows * PLANE))
+
+
+def fit(figure: Figure, size: Size) -> None:
     """Arrange the panels of a figure anew so that it needs no scaling in print; its legend moves below them."""
+    if size == "screen":
+        return
     axes = list(figure.axes)
     columns = min(PANELS[size], len(axes))
     rows = math.ceil(len(axes) / columns)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesam.flatness.figures import shared_legend
+from lesam.flatness.figures import drawn, shared_legend
 from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
@@ -231,14 +230,10 @@ def _uneven(group: Group) -> str:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format of the file's name, PNG where it has none; returns the file.
-
-    Letters of vector formats stay letters, in fonts that journals take, not outlines.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a figure in the format of the file's name, PNG where it has none; returns the file."""
     file = path if path.suffix else path.with_suffix(".png")
-    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}):
-        figure.savefig(file, dpi=150)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(drawn(figure, file.suffix[1:]))
     return file
 
 

@@ -24,12 +24,13 @@ OPTIONS = {
     "flatness": {
         *("--runs", "--epochs", "--samples", "--batch-size", "--eigenvalues", "--method", "--trace-samples"),
         *("--density", "--lpf-sigma", "--lpf-samples", "--mode", "--seed", "--device", "--storage", "--output", "-o"),
+        "--size",
         # The settings' own record decides which there are.
         *("--subset-seed", "--tolerance", "--density-draws", "--density-steps", "--by-layer", "--layer-eigenvalues"),
     },
     "landscape": {
         *("--runs", "--epoch", "--one-dimensional", "--points", "--span", "--samples", "--batch-size", "--seed"),
-        *("--reestimate-batch-norm", "--highest", "--jobs", "--device", "--output", "-o"),
+        *("--reestimate-batch-norm", "--highest", "--jobs", "--device", "--output", "-o", "--size"),
     },
     "sweep": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--grid", "--search", "--trials", "--study"),

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from lesam.flatness import Landscape
+from lesam.flatness.figures import landscapes
 from lesam.lab.cli import main
 from lesam.lab.paper.experiment import Cell, Request
 from lesam.lab.paper.experiments.stabilisers import EXPERIMENT
@@ -97,6 +101,21 @@ def test_legends_lie_below_the_panels_and_say_what_bands_are(kind: str, tmp_path
     assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
     assert legend.get_texts()[-1].get_text() == "± one standard deviation over seeds"
     assert figure.get_suptitle() == "digits, smoke scale, n = 2"
+
+
+def test_landscapes_for_a_paper_keep_their_panels_and_have_small_letters() -> None:
+    axis = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    plane = Landscape(loss=axis.square()[:, None] + axis.square(), x=axis, y=axis, settings={})
+    figure = landscapes({"one": plane, "two": plane}, beside=1)
+    paper_size.shrink(figure, "column")
+    width, height = figure.get_size_inches()
+    assert width == pytest.approx(3.3)
+    assert height >= 2 * 2.4  # two rows
+    assert {text.get_fontsize() for text in figure.findobj(Text)} == {8.0}
+    screen = landscapes({"one": plane, "two": plane})
+    before = list(screen.get_size_inches())
+    paper_size.shrink(screen, "screen")
+    assert list(screen.get_size_inches()) == before
 
 
 @pytest.mark.parametrize(("size", "inches"), [("column", 3.3), ("page", 6.9)])
