@@ -1,7 +1,8 @@
 """The optimizers: one loop, its parts, and the published methods. Depends on torch alone."""
 
 from . import schedules
-from ._combiners import Combiner, excess, gap, perturbed, renormalized
+from ._averages import Averaged, Drift
+from ._combiners import Combiner, excess, gap, perturbed, renormalized, weighted
 from ._directions import Direction, Gradient, Noise, TopEigenvector
 from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
@@ -9,6 +10,7 @@ from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget, Radius
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
+from .kin import EMASAM, WSAM, VaSSO
 from .methods import (
     ASAM,
     ESAM,
@@ -27,6 +29,7 @@ from .methods import (
 
 __all__ = [
     "ASAM",
+    "EMASAM",
     "ESAM",
     "GSAM",
     "LESAM",
@@ -35,10 +38,13 @@ __all__ = [
     "S2SAM",
     "SAM",
     "SSAM",
+    "WSAM",
     "Adaptive",
+    "Averaged",
     "Combiner",
     "DiagonalFisher",
     "Direction",
+    "Drift",
     "EigenSAM",
     "Euclidean",
     "FisherSAM",
@@ -57,9 +63,11 @@ __all__ = [
     "Stale",
     "TopEigenvector",
     "TopSamples",
+    "VaSSO",
     "excess",
     "gap",
     "perturbed",
     "renormalized",
     "schedules",
+    "weighted",
 ]

@@ -215,7 +215,11 @@ class Space:
 
     def clip_(self, x: Vector, limit: float) -> None:
         """``x <- x * min(1, limit / |x|)``, as ``torch.nn.utils.clip_grad_norm_`` does."""
-        self.scale_(x, (limit / (self.norm(x) + 1e-6)).clamp(max=1.0))
+        self.scale_(x, self.clip_factor(x, limit))
+
+    def clip_factor(self, x: Vector, limit: float) -> Tensor:
+        """``min(1, limit / |x|)``."""
+        return (limit / (self.norm(x) + 1e-6)).clamp(max=1.0)
 
     def multiply_(self, x: Vector, y: Vector) -> None:
         """``x <- x * y``, element by element."""

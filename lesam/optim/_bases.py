@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 STEP = "lesam_step"
+Base = Optimizer | Sequence[Optimizer]
 
 
 class Bases:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ._arithmetic import Vector
+from ._bases import Bases
+from ._beside import check_bases as check_beside
 from ._combiners import Combiner
 from ._directions import Ascent, Direction, given
 from ._metrics import Metric
@@ -60,6 +62,11 @@ class Parts:
                         f"{part!r} cannot be used with {direction!r}: it needs the gradient at w, and a one-pass "
                         "direction never computes it"
                     )
+
+    def check_bases(self, bases: Bases) -> None:
+        """Raise ValueError if the bases cannot supply what a part needs."""
+        self.direction.check_bases(bases)
+        check_beside(self.combine, bases)
 
     @property
     def loss_scale_matters(self) -> bool:

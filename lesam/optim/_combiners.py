@@ -26,6 +26,10 @@ class Combiner(ABC):
         """``(a, b)`` where they are known before the second pass; else None."""
         return None
 
+    def beside(self, step: int) -> float | None:
+        """Weight of ``g_hat - g`` in a step beside the base's, at the base's learning rate; None: no such step."""
+        return None
+
     @abstractmethod
     def coefficients(
         self, gg: Tensor | None, gh: Tensor | None, hh: Tensor | None, step: int
@@ -148,6 +152,53 @@ class _Renormalized(Combiner):
 
 
 renormalized = _Renormalized()
+
+
+class weighted(Combiner):  # noqa: N801
+    r"""WSAM: the sharpness ``L(w + eps) - L(w)`` with a weight of its own, :math:`a = \gamma / (1 - \gamma)`.
+
+    The gradient of :math:`L(w) + a\,(L(w + \epsilon) - L(w))` is :math:`g + a\,(\hat g - g)`. With ``decoupled`` the
+    base steps with ``g`` alone, and :math:`w \leftarrow w - \eta\, a\, (\hat g - g)` follows with its learning rate
+    :math:`\eta`, past momentum and preconditioner. Yue et al., *Sharpness-Aware Minimization Revisited: Weighted
+    Sharpness as a Regularization Term*, KDD 2023.
+
+    Example:
+        >>> weighted(0.75, decoupled=False).constant(step=0), weighted(0.75).beside(step=0)
+        ((3.0, -2.0), 3.0)
+    """
+
+    mixes_gradient = True
+
+    def __init__(self, gamma: Scalar, decoupled: bool = True) -> None:
+        self.gamma = checked("gamma", gamma, 0.0, 1.0)
+        if not isinstance(decoupled, bool):
+            raise ValueError(f"decoupled must be True or False, got {decoupled!r}")
+        self.decoupled = decoupled
+        if not callable(self.gamma):
+            self.weight(0)
+
+    def weight(self, step: int) -> float:
+        """``a``, of the sharpness."""
+        gamma = value_at(self.gamma, step)
+        if gamma == 1.0:
+            raise ValueError(f"gamma must be below 1, got {gamma!r}: the weight gamma / (1 - gamma) is infinite there")
+        return gamma / (1.0 - gamma)
+
+    def constant(self, step: int) -> tuple[float, float] | None:
+        a = self.weight(step)
+        return None if self.decoupled or a == 0.0 else (a, 1.0 - a)
+
+    def beside(self, step: int) -> float | None:
+        return self.weight(step) if self.decoupled else None
+
+    def coefficients(
+        self, gg: Tensor | None, gh: Tensor | None, hh: Tensor | None, step: int
+    ) -> tuple[Coefficient, Coefficient]:
+        a = 0.0 if self.decoupled else self.weight(step)
+        return a, 1.0 - a
+
+    def __repr__(self) -> str:
+        return f"weighted({self.gamma!r}, decoupled={self.decoupled!r})"
 
 
 class Custom(Combiner):

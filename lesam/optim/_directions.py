@@ -83,8 +83,8 @@ class Direction(ABC):
     def learn_before(self, ascent: Ascent) -> None:  # noqa: B027 -- most directions learn nothing
         """Draft what the gradient at ``w`` teaches, once the perturbation is made."""
 
-    def learn_after(self, space: Space, memory: Memory, g_hat: Vector) -> None:  # noqa: B027
-        """Draft what the gradient at ``w + eps`` teaches."""
+    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int) -> None:  # noqa: B027
+        """Draft what the gradient at ``w + eps`` teaches, with the weights back at ``w``."""
 
     def refresh_due(self, step: int) -> bool:
         """Whether this step starts with a refresh from extra gradients."""

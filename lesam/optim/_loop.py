@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from . import _checks, _scaling
 from ._arithmetic import Space
 from ._bases import Bases
+from ._beside import descend
 from ._buffers import Buffers
 from ._climb import Parts
 from ._gradient_sum import PassGradients, clear, held
@@ -270,8 +271,9 @@ class Loop:
         teachers = [p for p in step.perturbable if p.grad is not None]
         if step.sharp and self.parts.direction.remembers and teachers:
             space = self.memory.space("teachers", teachers)
-            self.parts.direction.learn_after(space, self.memory, space.gradients())
-        mix.mix(step.trainable)
+            self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number)
+        mix.mix(step.trainable, step.pairs)
+        step.beside = mix.beside
         if alone:
             average(self._with_gradient("second gradients"), self.memory, workers(self.model))
         if step.mean:
@@ -297,9 +299,7 @@ class Loop:
             space = self._with_gradient("second gradients")
             if scale is not None:
                 space.scale_(space.gradients(), 1.0 / scale)
-            if self.max_norm is not None:
-                space.clip_(space.gradients(), self.max_norm)
-            self.bases.step(step.loss)
+            descend(self, step, space)
             step.undo.pop_all()
             self.step = Step()
         torch.clear_autocast_cache()

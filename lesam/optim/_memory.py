@@ -91,7 +91,11 @@ class Memory:
 
     def knows(self, name: str, parameter: Tensor) -> bool:
         """Whether a step (taken, or under way) has written the value of ``name`` for ``parameter``."""
-        return parameter in self._known.get(name, ()) or parameter in self._drafts.get(name, ())
+        return parameter in self._known.get(name, ()) or self.drafted(name, parameter)
+
+    def drafted(self, name: str, parameter: Tensor) -> bool:
+        """Whether the step under way has written the value of ``name`` for ``parameter``."""
+        return parameter in self._drafts.get(name, ())
 
     def recall(self, name: str, space: Space) -> Vector:
         """The value of ``name``; zero for a parameter that has none yet."""

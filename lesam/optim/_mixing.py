@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._arithmetic import Space
+from ._arithmetic import Space, Vector
 from ._climb import not_finite
 from ._combiners import Coefficient, Combiner, perturbed
 from ._gradient_sum import clear
 from ._memory import Memory
+from ._scaling import poison
 
 
 class Mixing(ABC):
@@ -27,6 +28,8 @@ class Mixing(ABC):
 
     #: whether ``g`` must not be overwritten by the climb
     needs_gradient = False
+    #: whether a part of the step goes beside the base optimizer: it lies in the work buffer of that name
+    beside = False
 
     def __init__(self, combine: Combiner, memory: Memory, step: int, scale: float | Tensor = 1.0) -> None:
         self.combine, self.memory, self.step, self.scale = combine, memory, step, scale
@@ -45,8 +48,11 @@ class Mixing(ABC):
         clear(space.parameters)
 
     @abstractmethod
-    def mix(self, trainable: Sequence[Tensor]) -> None:
-        """Turn what the second backward left in ``.grad`` into ``a * g_hat + b * g``."""
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
+        """Turn what the second backward left in ``.grad`` into ``a * g_hat + b * g``.
+
+        Earlier ``pairs`` of passes of the same step are in the part that goes beside the base optimizer already.
+        """
 
     def _second(self, trainable: Sequence[Tensor]) -> Space:
         return self.memory.space("second gradients", [p for p in trainable if p.grad is not None])
@@ -70,7 +76,7 @@ class Mixing(ABC):
 class Drop(Mixing):
     """``b = 0``: ``g`` is not needed beyond its length."""
 
-    def mix(self, trainable: Sequence[Tensor]) -> None:
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
         space, constant = self._second(trainable), self.combine.constant(self.step)
         a: Coefficient = self._coefficients(space, None)[0] if constant is None else constant[0]
         if isinstance(a, Tensor) or a != 1.0:
@@ -91,7 +97,7 @@ class Fold(Mixing):
             ratio, self.a = ratio + skip * (1.0 - ratio), a + skip * (0.5 - a)
         space.scale_(space.gradients(), self.scale * ratio * count)
 
-    def mix(self, trainable: Sequence[Tensor]) -> None:
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
         space = self._second(trainable)
         space.scale_(space.gradients(), self.a)
 
@@ -108,21 +114,48 @@ class Keep(Mixing):
         if isinstance(self.scale, Tensor):
             space.scale_(buffer.vector(space), self.scale)
 
-    def mix(self, trainable: Sequence[Tensor]) -> None:
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
+        space, g = self._both(trainable)
+        a, b, skip = self._coefficients(space, g)
+        space.scale_(space.gradients(), a)
+        space.add_(space.gradients(), g, b, skip)
+
+    def _both(self, trainable: Sequence[Tensor]) -> tuple[Space, Vector]:
+        """The space of the two gradients, and the first of them; the second is in ``.grad``."""
         for parameter in self.first:
             if parameter.grad is None:  # seen by the first pass only: its g_hat is zero
                 parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         space = self._second(trainable)
-        g = self.memory.scratch("gradient", covering="trainable").vector(space)
-        a, b, skip = self._coefficients(space, g)
-        space.scale_(space.gradients(), a)
-        space.add_(space.gradients(), g, b, skip)
+        return space, self.memory.scratch("gradient", covering="trainable").vector(space)
+
+
+class Beside(Keep):
+    """The base optimizer gets ``g``; a multiple of ``g_hat - g`` goes into a work buffer, for a step beside it."""
+
+    beside = True
+
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
+        space, g = self._both(trainable)
+        buffer, difference = self.memory.scratch("beside", covering="trainable"), self.memory.product().vector(space)
+        space.copy_(difference, space.gradients())
+        space.add_(difference, g, -1.0)
+        if pairs == 0:
+            buffer.clear()
+        weight = (self.combine.beside(self.step) or 0.0) / (pairs + 1) / self.scale  # both gradients are scaled
+        space.scale_(buffer.vector(space), pairs / (pairs + 1))
+        skip = not_finite(space.norm(difference))
+        space.add_(buffer.vector(space), difference, weight, skip)
+        space.copy_(space.gradients(), g)
+        if isinstance(self.scale, Tensor):
+            poison(space, skip)  # the scaler sees ``g`` alone, and is to find an overflow of ``g_hat``
 
 
 def mixing(combine: Combiner | None, memory: Memory, step: int, scale: float | Tensor = 1.0) -> Mixing:
     """The cheapest way for ``combine``; for a step that is not sharpness-aware (None), ``g_hat`` alone."""
     combine = perturbed if combine is None else combine
     constant = combine.constant(step)
+    if combine.beside(step) is not None:
+        return Beside(combine, memory, step, scale)
     if constant is not None:
         kind: type[Mixing] = Fold if constant[1] != 0.0 else Drop
     else:

@@ -113,7 +113,7 @@ class Stale(Direction):
     def vector(self, ascent: Ascent) -> Way:
         return Way(ascent.memory.recall("stale gradient", ascent.space))
 
-    def learn_after(self, space: Space, memory: Memory, g_hat: Vector) -> None:
+    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int) -> None:
         space.copy_(memory.draft("stale gradient", space), g_hat)
 
 

@@ -115,7 +115,7 @@ class SharpnessAware(torch.optim.Optimizer):
             subset=subset,
             samples=samples,
         )
-        parts.direction.check_bases(bases)
+        parts.check_bases(bases)
         _checks.options(model, when, perturbation)
         refuse_flattened(bases.parameters(), model)
         loop = Loop(
@@ -297,7 +297,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self.base.add_param_group(param_group)
         try:
             self._loop.bases.refuse_groups()
-            self.parts.direction.check_bases(self._loop.bases)
+            self.parts.check_bases(self._loop.bases)
         except ValueError:
             self.base.param_groups.pop()
             raise

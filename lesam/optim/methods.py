@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
+import torch  # noqa: F401 -- for the examples
 
+from ._bases import Base
 from ._combiners import excess, gap, renormalized
 from ._directions import Noise, TopEigenvector
 from ._metrics import Adaptive, DiagonalFisher
@@ -14,9 +14,8 @@ from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
+from .kin import KIN
 from .schedules import Scalar
-
-Base = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class SAM(SharpnessAware):
@@ -336,5 +335,5 @@ class LESAMPlus(SharpnessAware):
 
 METHODS: dict[str, type[SharpnessAware]] = {
     method.__name__.lower(): method
-    for method in (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus)
+    for method in (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus, *KIN)
 }

@@ -41,12 +41,17 @@ ONE_OF_EACH = [
     Case("s2sam", {"rho": 0.1}),
     Case("lesam", {"sigma": 0.05, "rho_max": 0.2}),
     Case("lesamplus", {"sigma": 0.05, "rho_max": 0.2, "alpha": 0.5}),
+    Case("vasso", {"rho": 0.1, "theta": 0.3}),
+    Case("wsam", {"rho": 0.1, "gamma": 0.8}),
+    Case("emasam", {"rho": 0.1, "decay": 0.9}),
 ]
+ONE_PASS = ("msam", "s2sam", "emasam")
 FORMS = [
     Case("eigensam", {"rho": 0.1, "every": 4, "iterations": 2, "form": "top"}, "eigensam-top"),
     Case("lesamplus", {"sigma": 0.05, "alpha": 0.5, "form": "reference"}, "lesamplus-reference"),
     Case("lesam", {"sigma": 0.02, "rho_max": None}, "lesam-uncapped"),
     Case("lesam", {"sigma": lesam.schedules.cosine_tail(0.05, 5, 20)}, "lesam-annealed"),
+    Case("wsam", {"rho": 0.1, "gamma": 0.8, "decoupled": False}, "wsam-coupled"),
 ]
 
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {

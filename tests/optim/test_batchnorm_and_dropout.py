@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, Case, batches, every_base, every_form, every_method
+from .cases import BASES, ONE_PASS, Case, batches, every_base, every_form, every_method
 from .faults import Fault, both_styles, model_bits, passes_of, same_bits, step_once
 
-TWO_PASS = {"sam", "asam", "fishersam", "eigensam", "friendlysam", "gsam", "ssam", "esam", "lesam", "lesamplus"}
+TWO_PASS = {name for name in lesam.METHODS if name not in ONE_PASS}
 
 
 class Subclass(nn.BatchNorm1d):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, ONE_OF_EACH, Case, batches, every_method, network, sgd
+from .cases import BASES, ONE_OF_EACH, ONE_PASS, Case, batches, every_method, network, sgd
 from .faults import assert_same_state, both_styles, model_bits, same_bits, step_in_style, step_once
 
 
@@ -37,7 +37,7 @@ def test_a_closure_without_backward(case: Case, later: bool):
     step_once(opt, model, (x, y))
 
 
-@pytest.mark.parametrize("case", [case for case in ONE_OF_EACH if case.name not in ("msam", "s2sam")], ids=str)
+@pytest.mark.parametrize("case", [case for case in ONE_OF_EACH if case.name not in ONE_PASS], ids=str)
 @both_styles
 def test_a_second_pass_without_backward(case: Case, style: str):
     model = network()

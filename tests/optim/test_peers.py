@@ -377,6 +377,9 @@ def test_signatures_are_those_of_the_documentation():
         "s2sam": {"rho": 0.05},
         "lesam": {"sigma": 0.35, "rho_max": 0.4, "varrho": 1e-12},
         "lesamplus": {"sigma": 0.15, "alpha": 0.5, "rho_max": 0.4, "varrho": 1e-12, "form": "paper"},
+        "vasso": {"rho": 0.05, "theta": 0.2},
+        "wsam": {"rho": 0.05, "gamma": 0.9, "decoupled": True},
+        "emasam": {"rho": 0.05, "decay": 0.999},
     }
     assert set(expected) == set(lesam.METHODS)
     for name, defaults in expected.items():

@@ -8,6 +8,7 @@ and their references are handed the draw: `ESAMReference` its mask, `EigenSAMRef
 
 from .asam import ASAMReference
 from .eigen_sam import EigenSAMReference
+from .ema_sam import EMASAMReference
 from .esam import ESAMReference
 from .fisher_sam import FisherSAMReference
 from .friendly_sam import FriendlySAMReference
@@ -19,6 +20,8 @@ from .msam import MSAMReference
 from .s2_sam import S2SAMReference
 from .sam import SAMReference
 from .ssam import SSAMReference
+from .vasso import VaSSOReference
+from .wsam import WSAMReference
 
 REFERENCES: dict[str, type[Reference]] = {
     "sam": SAMReference,
@@ -33,11 +36,15 @@ REFERENCES: dict[str, type[Reference]] = {
     "s2sam": S2SAMReference,
     "lesam": LESAMReference,
     "lesamplus": LESAMPlusReference,
+    "vasso": VaSSOReference,
+    "wsam": WSAMReference,
+    "emasam": EMASAMReference,
 }
 
 __all__ = [
     "REFERENCES",
     "ASAMReference",
+    "EMASAMReference",
     "ESAMReference",
     "EigenSAMReference",
     "FisherSAMReference",
@@ -50,4 +57,6 @@ __all__ = [
     "S2SAMReference",
     "SAMReference",
     "SSAMReference",
+    "VaSSOReference",
+    "WSAMReference",
 ]

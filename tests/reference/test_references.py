@@ -85,6 +85,9 @@ ONE_DIMENSIONAL_UPDATE: dict[str, tuple[dict[str, Any], float]] = {
     "s2sam": ({"rho": 0.5}, H * W),
     "lesam": ({"sigma": 1.5, "rho_max": None}, H * W + 1.5 / W),
     "lesamplus": ({"sigma": 1.5, "alpha": 0.5, "rho_max": None}, H * W + 1.5 * 1.5 / W),
+    "vasso": ({"rho": 0.5}, H * (W + 0.5)),
+    "wsam": ({"rho": 0.5, "gamma": 0.8}, H * (W + 4.0 * 0.5)),
+    "emasam": ({"rho": 0.5}, H * W),
 }
 
 
@@ -136,6 +139,8 @@ def test_weights_come_back_and_a_zero_gradient_perturbs_nothing(name: str) -> No
         ("friendlysam", {"weight": 0.0}),
         ("gsam", {"alpha": 0.0}),
         ("esam", {"beta": 1.0, "gamma": 1.0}),
+        ("vasso", {"theta": 1.0}),
+        ("wsam", {"gamma": 0.5, "decoupled": False}),
     ],
 )
 def test_limit_case_is_sam(name: str, options: dict[str, Any]) -> None:

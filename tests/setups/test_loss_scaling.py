@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import lesam
 
-from ..optim.cases import ONE_OF_EACH, Case, batches, every_method, flat
+from ..optim.cases import ONE_OF_EACH, ONE_PASS, Case, batches, every_method, flat
 from ..optim.faults import assert_same_state, model_bits, same_bits, step_once
 from ..reference.long_hand import dot
 
-TWO_PASSES = [case for case in ONE_OF_EACH if case.name not in ("msam", "s2sam")]
+TWO_PASSES = [case for case in ONE_OF_EACH if case.name not in ONE_PASS]
 FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda params, fused=False: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=fused),
     "adam": lambda params, fused=False: torch.optim.Adam(params, lr=0.02, fused=fused),

@@ -1,0 +1,93 @@
+"""The methods' kin: later and cheaper ones on the same loop, each a name for a choice of parts.
+
+Two more need no class: Late SAM is any method with ``when=lesam.schedules.from_step(n)``, SAM-ON any with ``perturb=``
+the parameters of the norm layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: F401 -- for the examples
+
+from ._averages import Averaged, Drift
+from ._bases import Base
+from ._combiners import weighted
+from ._radii import Fixed
+from ._sharpness_aware import SharpnessAware
+from .schedules import Scalar
+
+
+class VaSSO(SharpnessAware):
+    r"""VaSSO: climb a running average of the gradient, with less of a batch's noise.
+
+    Climbs :math:`\epsilon = \rho\, d / \lVert d\rVert` with :math:`d_t = (1 - \theta)\, d_{t-1} + \theta\, g_t`.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        theta: Weight of this step's gradient in the average; 1 is SAM.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = VaSSO(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), theta=0.4)
+
+    References:
+        Li, Giannakis: *Enhancing Sharpness-Aware Optimization Through Variance Suppression*, NeurIPS 2023.
+    """
+
+    def __init__(self, base: Base, rho: Scalar = 0.05, theta: Scalar = 0.2, **options: Any) -> None:
+        super().__init__(base, direction=Averaged(theta), radius=Fixed(rho), **options)
+
+
+class WSAM(SharpnessAware):
+    r"""WSAM: the sharpness as a regulariser, with a weight of its own.
+
+    Descends :math:`L(w) + a\,(L(w + \epsilon) - L(w))` with :math:`a = \gamma / (1 - \gamma)` and SAM's
+    :math:`\epsilon`. Decoupled, the base steps with :math:`g`, and :math:`w \leftarrow w - \eta\, a\, (\hat g - g)`
+    follows at its learning rate :math:`\eta`; else the base steps with :math:`(1 - a)\, g + a\, \hat g`.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        gamma: Share of the sharpness, in [0, 1): 0 is the base optimizer, 1/2 (coupled) SAM.
+        decoupled: Whether the sharpness goes past the base optimizer's momentum and preconditioner.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = WSAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), gamma=0.8)
+
+    References:
+        Yue, Jiang, Ye, Gao, Liu, Zhang: *Sharpness-Aware Minimization Revisited: Weighted Sharpness as a
+        Regularization Term*, KDD 2023.
+    """
+
+    def __init__(
+        self, base: Base, rho: Scalar = 0.05, gamma: Scalar = 0.9, decoupled: bool = True, **options: Any
+    ) -> None:
+        super().__init__(base, radius=Fixed(rho), combine=weighted(gamma, decoupled), **options)
+
+
+class EMASAM(SharpnessAware):
+    r"""EMA-SAM: one pass, a fixed distance away from a running average of the weights.
+
+    The pass is at :math:`w + \rho\, u / \lVert u\rVert` with :math:`u = w - v` and
+    :math:`v_t = \beta\, v_{t-1} + (1 - \beta)\, w_t`. The first step perturbs nothing.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        decay: :math:`\beta`, of the average.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = EMASAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), decay=0.99)
+    """
+
+    title = "EMA-SAM"
+
+    def __init__(self, base: Base, rho: Scalar = 0.05, decay: Scalar = 0.999, **options: Any) -> None:
+        super().__init__(base, direction=Drift(decay), radius=Fixed(rho), **options)
+
+
+KIN: tuple[type[SharpnessAware], ...] = (VaSSO, WSAM, EMASAM)
