@@ -8,9 +8,10 @@ from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
 from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget, Radius
+from ._reuse import orthogonal
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
-from .kin import EMASAM, WSAM, VaSSO
+from .kin import EMASAM, WSAM, LookSAM, VaSSO
 from .methods import (
     ASAM,
     ESAM,
@@ -53,6 +54,7 @@ __all__ = [
     "Gradient",
     "LESAMPlus",
     "Last",
+    "LookSAM",
     "LossBudget",
     "Metric",
     "Momentum",
@@ -66,6 +68,7 @@ __all__ = [
     "VaSSO",
     "excess",
     "gap",
+    "orthogonal",
     "perturbed",
     "renormalized",
     "schedules",

@@ -215,4 +215,6 @@ def allocate(loop: Loop) -> None:
         )
     for name in loop.parts.direction.remembers:
         loop.memory.allocate(name, loop.perturbable())
+    for name in loop.parts.combine.remembers:
+        loop.memory.allocate(name, loop.trainable())
     loop.bases.step()

@@ -149,7 +149,7 @@ def same_between_passes(loop: Loop) -> None:
 def no_sample_choice(loop: Loop) -> None:
     """Refuse passes that cannot choose their samples."""
     samples = loop.parts.samples
-    if samples is not None and samples.gamma < 1 and loop.due:
+    if samples is not None and samples.gamma < 1 and loop.climbs:
         raise ValueError(
             f"{samples!r} needs the loss of each sample: call step(sample_losses=fn) with fn(indices=None) -> losses, "
             "or use gamma=1"

@@ -63,6 +63,11 @@ class Parts:
                         "direction never computes it"
                     )
 
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """Names of the buffers that are kept from step to step."""
+        return self.direction.remembers + self.combine.remembers
+
     def check_bases(self, bases: Bases) -> None:
         """Raise ValueError if the bases cannot supply what a part needs."""
         self.direction.check_bases(bases)

@@ -42,14 +42,14 @@ def as_list(name: str, closure: object) -> list[Closure]:
 def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     """All passes of a step, up to the combined gradient; returns the clean loss."""
     _checks.not_accumulated_by_accelerate()
-    due, two = loop.due, loop.due and loop.parts.direction.passes == 2
+    climbs, two = loop.climbs, loop.climbs and loop.parts.direction.passes == 2
     pairs = [(first, second)]
     if loop.local:
         if two and len(first) != len(second):
             raise ValueError(f"{len(first)} ascent closures cannot be paired with {len(second)} closures")
         pairs = [([a], [b]) for a, b in zip(first if two else second, second, strict=True)]
     refresh_cost = 0.0
-    if due and loop.parts.direction.refresh_due(loop.bases.steps):
+    if climbs and loop.parts.direction.refresh_due(loop.bases.steps):
         refresh_cost = refresh(loop, lambda: call(loop, first)) / len(first if loop.local else [1])
     losses: list[Any] = []
     perturbed_losses: list[Any] = []

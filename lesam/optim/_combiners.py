@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .schedules import Scalar, checked, value_at
+
+if TYPE_CHECKING:
+    from ._arithmetic import Space, Vector
+    from ._memory import Memory
 
 Coefficient = Tensor | float
 
@@ -21,6 +25,20 @@ class Combiner(ABC):
     products: frozenset[str] = frozenset()
     #: whether ``g`` itself is mixed in, and so must survive the second pass
     mixes_gradient: bool = False
+    #: names of the buffers remembered from step to step
+    remembers: tuple[str, ...] = ()
+
+    def rests(self, step: int) -> bool:
+        """Whether this step takes one pass only, and mixes in what earlier ones have taught."""
+        return False
+
+    def learn(  # noqa: B027 -- most combiners learn nothing
+        self, space: Space, memory: Memory, g: Vector, gg: Tensor, gh: Tensor, scale: float | Tensor, group: Any
+    ) -> None:
+        """Draft what the two gradients teach; ``g_hat`` is in ``.grad``."""
+
+    def reuse(self, space: Space, memory: Memory, step: int) -> None:  # noqa: B027
+        """Mix what was learned into ``g``, which is in ``.grad``."""
 
     def constant(self, step: int) -> tuple[float, float] | None:
         """``(a, b)`` where they are known before the second pass; else None."""

@@ -32,7 +32,7 @@ from ._gradient_sum import PassGradients, clear, held
 from ._last import Last
 from ._leftovers import Leftover, UsedUp
 from ._memory import Memory
-from ._mixing import Mixing, mean_with, mixing
+from ._mixing import Mixing, divide, mean_with, mixing
 from ._perturb import perturb
 from ._replay import RandomState
 from ._scaling import LossScale
@@ -64,13 +64,18 @@ class Loop:
 
     @property
     def due(self) -> bool:
-        """Whether the coming step is a sharpness-aware one."""
+        """Whether the coming step is one of the method's own, and no plain base step."""
         if self.when is None:
             return True
         number = self.bases.steps
         if self._asked[0] != number:  # once a step: a predicate may draw random numbers
             self._asked = number, bool(self.when(number))
         return self._asked[1]
+
+    @property
+    def climbs(self) -> bool:
+        """Whether the coming step perturbs the weights."""
+        return self.due and not self.parts.combine.rests(self.bases.steps)
 
     def trainable(self) -> list[Tensor]:
         """Parameters that can have a gradient."""
@@ -113,10 +118,10 @@ class Loop:
         return step
 
     def _new_step(self) -> Step:
-        number, sharp, perturbable = self.bases.steps, self.due, self.perturbable()
+        number, sharp, perturbable = self.bases.steps, self.climbs, self.perturbable()
         subset = self.parts.subset if sharp else None
         chosen = perturbable if subset is None else subset.of(perturbable, number)
-        self.step = Step(number, sharp, self.trainable(), perturbable, chosen)
+        self.step = Step(number, sharp, self.trainable(), perturbable, chosen, rests=self.due and not sharp)
         self.step.undo.callback(clear, self.bases.parameters())
         self.step.undo.callback(self.memory.discard)
         return self.step
@@ -143,7 +148,7 @@ class Loop:
                 yield
                 _checks.passed(leftover, step.trainable, "first pass")
                 gradients.settle()
-            self._divide(count)
+            divide(self._with_gradient("divided"), count)
             step.first = {p: (p.grad, p.grad._version) for p in step.trainable if p.grad is not None}
         step.phase = Phase.CLEANED
 
@@ -181,13 +186,6 @@ class Loop:
             step.undo.callback(now.restore)
         return now
 
-    @torch.no_grad()
-    def _divide(self, count: int) -> None:
-        """From a sum over micro-batches to their mean."""
-        if count > 1:
-            space = self._with_gradient("divided")
-            space.scale_(space.gradients(), 1.0 / count)
-
     # ------------------------------------------------------------------ g_hat = gradient at w + rho * eps_hat
 
     @contextmanager
@@ -195,12 +193,12 @@ class Loop:
         """Around the backward at ``w + eps``: the weights are back, bit for bit, however it is left."""
         self.step.expect("perturbed()", Phase.IDLE, Phase.CLEANED, Phase.READY)
         self.bases.refuse_evaluating()
-        two = self.step.phase is Phase.CLEANED or (self.due and self.parts.direction.passes == 2)
+        two = self.step.phase is Phase.CLEANED or (self.climbs and self.parts.direction.passes == 2)
         step = self._open_second(scaler, two)
         with self.whole_or_nothing():
             combine, scale = (self.parts.combine, step.scale.factor()) if step.sharp and two else (None, 1.0)
             mix = mixing(combine, self.memory, step.number, scale)
-            alone = self._combines_alone(mix)
+            mix.workers = self._apart(mix)
             after_first = self._note_buffers(step)
             with ExitStack() as around:
                 leftover = Leftover(self.memory, [] if two else step.trainable)
@@ -213,7 +211,7 @@ class Loop:
                     gradients.wait()
                 if step.random is not None and two:
                     around.enter_context(step.random.replayed())
-                if alone:
+                if mix.workers is not None:
                     around.enter_context(unsynchronised(self.model))
                 around.enter_context(one_pass_at_a_time(self))
                 step.phase = Phase.PERTURBED
@@ -222,8 +220,8 @@ class Loop:
                 if not gradients.settle() and self.local:
                     refuse_drift(self.model)
             with torch.no_grad():
-                self._divide(count)
-                self._combine(step, mix, alone, skip)
+                divide(self._with_gradient("divided"), count)
+                self._combine(step, mix, skip)
         if two and after_first is not None:
             after_first.restore()
         step.finish_pair(two, self.parts.samples)
@@ -261,21 +259,23 @@ class Loop:
 
     # ------------------------------------------------------------------ a * g_hat + b * g
 
-    def _combines_alone(self, mix: Mixing) -> bool:
-        """Whether each worker mixes gradients by coefficients of its own, so that only the mixture may be averaged."""
+    def _apart(self, mix: Mixing) -> Any:
+        """Workers that each mix gradients by coefficients of their own: only the mixture may be averaged."""
         constant = mix.combine.constant(self.step.number)
-        return self.local and constant is None and workers(self.model) is not None
+        return workers(self.model) if self.local and constant is None else None
 
-    def _combine(self, step: Step, mix: Mixing, alone: bool, skip: Tensor | None) -> None:
+    def _combine(self, step: Step, mix: Mixing, skip: Tensor | None) -> None:
         """Learn from ``g_hat``, mix, and take the mean with the gradients of earlier pairs."""
         teachers = [p for p in step.perturbable if p.grad is not None]
         if step.sharp and self.parts.direction.remembers and teachers:
             space = self.memory.space("teachers", teachers)
             self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number)
         mix.mix(step.trainable, step.pairs)
+        if step.rests:
+            self.parts.combine.reuse(self._with_gradient("second gradients"), self.memory, step.number)
         step.beside = mix.beside
-        if alone:
-            average(self._with_gradient("second gradients"), self.memory, workers(self.model))
+        if mix.workers is not None:
+            average(self._with_gradient("second gradients"), self.memory, mix.workers)
         if step.mean:
             mean_with(step.mean, step.pairs, self.memory, step.trainable)
             step.mean = {}

@@ -103,10 +103,10 @@ class Memory:
         kept, drafts = self.kept[name], self._drafts.get(name, {})
         return space.vector([drafts.get(p, kept[p]) for p in space.parameters])
 
-    def draft(self, name: str, space: Space) -> Vector:
+    def draft(self, name: str, space: Space, covering: str = "perturbable") -> Vector:
         """A writable copy of ``name`` that replaces it when the step is taken."""
         now = self.recall(name, space)
-        buffer = self.scratch(f"next {name}")
+        buffer = self.scratch(f"next {name}", covering)
         draft = buffer.vector(space)
         started = self._drafts.setdefault(name, {})
         if not all(parameter in started for parameter in space.parameters):

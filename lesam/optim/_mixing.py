@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ class Mixing(ABC):
     needs_gradient = False
     #: whether a part of the step goes beside the base optimizer: it lies in the work buffer of that name
     beside = False
+    #: those who each had a perturbation of their own, and share what it teaches
+    workers: Any = None
 
     def __init__(self, combine: Combiner, memory: Memory, step: int, scale: float | Tensor = 1.0) -> None:
         self.combine, self.memory, self.step, self.scale = combine, memory, step, scale
@@ -129,6 +132,18 @@ class Keep(Mixing):
         return space, self.memory.scratch("gradient", covering="trainable").vector(space)
 
 
+class Teach(Keep):
+    """The base optimizer gets ``g_hat``; the combiner learns from both gradients, for steps of one pass."""
+
+    def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
+        space, g = self._both(trainable)
+        gg = space.scalar(0.0) if self.gg is None else self.gg
+        gh = space.dot(g, space.gradients(), self.memory.product())
+        if isinstance(self.scale, Tensor):
+            gh = gh / space.scalar(self.scale).square()
+        self.combine.learn(space, self.memory, g, gg, gh, self.scale, self.workers)
+
+
 class Beside(Keep):
     """The base optimizer gets ``g``; a multiple of ``g_hat - g`` goes into a work buffer, for a step beside it."""
 
@@ -156,11 +171,20 @@ def mixing(combine: Combiner | None, memory: Memory, step: int, scale: float | T
     constant = combine.constant(step)
     if combine.beside(step) is not None:
         return Beside(combine, memory, step, scale)
+    if combine.remembers:
+        return Teach(combine, memory, step, scale)
     if constant is not None:
         kind: type[Mixing] = Fold if constant[1] != 0.0 else Drop
     else:
         kind = Keep if combine.mixes_gradient else Drop
     return kind(combine, memory, step, scale)
+
+
+@torch.no_grad()
+def divide(space: Space, count: int) -> None:
+    """From a sum over ``count`` micro-batches to their mean, in ``.grad``."""
+    if count > 1:
+        space.scale_(space.gradients(), 1.0 / count)
 
 
 def mean_with(earlier: dict[Tensor, Tensor], pairs: int, memory: Memory, trainable: Sequence[Tensor]) -> None:

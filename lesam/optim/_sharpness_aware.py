@@ -164,7 +164,7 @@ class SharpnessAware(torch.optim.Optimizer):
     def state(self) -> Any:
         """The base optimizer's state, the very same dict; with the method's own buffers if it remembers any."""
         loop = self._loop
-        if loop.parts.direction.remembers or not loop.bases.single:
+        if loop.parts.remembers or not loop.bases.single:
             return State(loop.bases, loop.memory)
         return loop.bases.all[0].state
 
@@ -197,12 +197,12 @@ class SharpnessAware(torch.optim.Optimizer):
     @property
     def refresh_due(self) -> bool:
         """Whether the coming step wants ``opt.refresh(closure)`` first, where no closure does it."""
-        return self._loop.due and self.parts.direction.refresh_due(self.steps)
+        return self._loop.climbs and self.parts.direction.refresh_due(self.steps)
 
     @property
     def passes(self) -> int:
         """Closure calls of the coming step, refreshes not counted."""
-        return self._loop.parts.direction.passes if self._loop.due else 1
+        return self._loop.parts.direction.passes if self._loop.climbs else 1
 
     # ------------------------------------------------------------------ with a closure
 

@@ -66,6 +66,7 @@ class Step:
     moved: Space | None = None  # where the weights are perturbed just now, and the backup holds those of the last step
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
     mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
+    rests: bool = False  # whether it takes one pass, and mixes in what earlier steps have taught
     beside: bool = False  # whether a part of the step goes beside the base optimizer's
     truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
     cost: float = 0.0  # passes spent, over all pairs

@@ -14,8 +14,35 @@ from ._averages import Averaged, Drift
 from ._bases import Base
 from ._combiners import weighted
 from ._radii import Fixed
+from ._reuse import orthogonal
 from ._sharpness_aware import SharpnessAware
 from .schedules import Scalar
+
+
+class LookSAM(SharpnessAware):
+    r"""LookSAM: SAM every few steps, and between them what its gradient added, used again.
+
+    Between two steps of SAM one pass, and a descent with :math:`g + \alpha\, g_v \lVert g\rVert / \lVert g_v\rVert`;
+    :math:`g_v` is the part of the last :math:`\hat g` orthogonal to the gradient :math:`g` of its step.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        alpha: Weight of the part that is used again; 0 is SAM every few steps.
+        every: Steps from one step of SAM to the next; 1 is SAM.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = LookSAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), every=10)
+
+    References:
+        Liu, Mai, Chen, Hsieh, You: *Towards Efficient and Scalable Sharpness-Aware Minimization*, CVPR 2022.
+    """
+
+    title = "LookSAM"
+
+    def __init__(self, base: Base, rho: Scalar = 0.05, alpha: Scalar = 0.7, every: int = 5, **options: Any) -> None:
+        super().__init__(base, radius=Fixed(rho), combine=orthogonal(alpha, every), **options)
 
 
 class VaSSO(SharpnessAware):
@@ -90,4 +117,4 @@ class EMASAM(SharpnessAware):
         super().__init__(base, direction=Drift(decay), radius=Fixed(rho), **options)
 
 
-KIN: tuple[type[SharpnessAware], ...] = (VaSSO, WSAM, EMASAM)
+KIN: tuple[type[SharpnessAware], ...] = (LookSAM, VaSSO, WSAM, EMASAM)

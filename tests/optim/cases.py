@@ -41,6 +41,7 @@ ONE_OF_EACH = [
     Case("s2sam", {"rho": 0.1}),
     Case("lesam", {"sigma": 0.05, "rho_max": 0.2}),
     Case("lesamplus", {"sigma": 0.05, "rho_max": 0.2, "alpha": 0.5}),
+    Case("looksam", {"rho": 0.1, "alpha": 0.5, "every": 5}),
     Case("vasso", {"rho": 0.1, "theta": 0.3}),
     Case("wsam", {"rho": 0.1, "gamma": 0.8}),
     Case("emasam", {"rho": 0.1, "decay": 0.9}),

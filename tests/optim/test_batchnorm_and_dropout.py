@@ -268,7 +268,7 @@ def masks_of(model: nn.Module) -> list[Tensor]:
 @pytest.mark.parametrize("replay", [True, False])
 def test_both_passes_see_the_same_dropout_masks_if_asked(name: str, style: str, replay: bool):
     model = normalised(dropout=0.5)
-    options = {"gamma": 1.0} if name == "esam" else {}
+    options = {"esam": {"gamma": 1.0}, "looksam": {"every": 1}}.get(name, {})
     opt = lesam.METHODS[name](BASES["sgd"](model.parameters()), replay_rng=replay, **options)
     masks = masks_of(model)
     torch.manual_seed(11)

@@ -127,7 +127,7 @@ def test_standard_layout_without_a_copy_of_the_weights(case: Case, base_name: st
             assert not any(value.shape == w.shape and torch.equal(value, w) for w in weights), key
 
     size = len(pickled(saved))
-    remembered = len(opt.parts.direction.remembers)
+    remembered = len(opt.parts.remembers)
     allowed = len(pickled(opt.base.state_dict())) + remembered * sum(8 * w.numel() + 900 for w in weights)
     assert size <= allowed + 200, f"{size} bytes, allowed {allowed}"
 

@@ -47,7 +47,7 @@ def test_no_more_than_forty_operations_whatever_the_number_of_tensors(case: Case
     beyond = []
     for tensors in (3, 60):
         # Refreshes are extra passes; a random subset changes how much there is to do.
-        own = {"eigensam": {"every": 1000}, "esam": {"beta": 1.0}}.get(case.name, {})
+        own = {"eigensam": {"every": 1000}, "esam": {"beta": 1.0}, "looksam": {"every": 1}}.get(case.name, {})
         ours, bare = steps(case, tensors, **own)
         for call in (ours, bare, ours, bare):
             call()

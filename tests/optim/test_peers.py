@@ -357,7 +357,7 @@ def test_one_loop_serves_every_method_and_returns_the_clean_loss(case: Case):
     opt = case.make(BASES["sgd"](model.parameters()))
     for x, y in batches(5):
         clean = nn.functional.cross_entropy(model(x), y).detach()
-        one_pass_at_perturbed_weights = opt.passes == 1 and opt.steps > 0
+        one_pass_at_perturbed_weights = opt.passes == 1 and opt.steps > 0 and case.name != "looksam"
         loss = opt.step(closure_for(opt, model, x, y))
         assert isinstance(loss, Tensor)
         assert (float(loss.detach()) == float(clean)) != one_pass_at_perturbed_weights
@@ -377,6 +377,7 @@ def test_signatures_are_those_of_the_documentation():
         "s2sam": {"rho": 0.05},
         "lesam": {"sigma": 0.35, "rho_max": 0.4, "varrho": 1e-12},
         "lesamplus": {"sigma": 0.15, "alpha": 0.5, "rho_max": 0.4, "varrho": 1e-12, "form": "paper"},
+        "looksam": {"rho": 0.05, "alpha": 0.7, "every": 5},
         "vasso": {"rho": 0.05, "theta": 0.2},
         "wsam": {"rho": 0.05, "gamma": 0.9, "decoupled": True},
         "emasam": {"rho": 0.05, "decay": 0.999},

@@ -23,6 +23,7 @@ RADIUS_ZERO = [
     Case("s2sam", {"rho": 0.0}),
     Case("lesam", {"sigma": 0.0}),
     Case("lesamplus", {"sigma": 0.0}),
+    Case("looksam", {"rho": 0.0}),
     Case("vasso", {"rho": 0.0}),
     Case("wsam", {"rho": 0.0}),
     Case("emasam", {"rho": 0.0}),
@@ -56,6 +57,7 @@ SAM_LIMITS = [
     Case("gsam", {"rho": 0.1, "alpha": 0.0}, "gsam-alpha-0"),
     Case("lesam", {"sigma": 1e6, "rho_max": 0.1}, "lesam-always-capped"),
     Case("lesamplus", {"sigma": 1e6, "rho_max": 0.1, "alpha": 0.0}, "lesamplus-alpha-0"),
+    Case("looksam", {"rho": 0.1, "every": 1}, "looksam-every-1"),
     Case("vasso", {"rho": 0.1, "theta": 1.0}, "vasso-theta-1"),
     Case("wsam", {"rho": 0.1, "gamma": 0.5, "decoupled": False}, "wsam-coupled-gamma-half"),
 ]

@@ -59,6 +59,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "varrho": [*NO_NUMBERS, None],
         "form": ["official", None],
     },
+    "looksam": {"rho": [*NO_NUMBERS, None], "alpha": [*NO_NUMBERS, None], "every": NO_COUNTS},
     "vasso": {"rho": [*NO_NUMBERS, None], "theta": [*NO_NUMBERS, None, 1.5]},
     "wsam": {"rho": [*NO_NUMBERS, None], "gamma": [*NO_NUMBERS, None, 1.0, 1.5], "decoupled": [1, None, "yes"]},
     "emasam": {"rho": [*NO_NUMBERS, None], "decay": [*NO_NUMBERS, None, 1.5]},

@@ -16,6 +16,7 @@ from .gsam import GSAMReference
 from .lesam import LESAMReference
 from .lesam_plus import LESAMPlusReference
 from .long_hand import Reference
+from .look_sam import LookSAMReference
 from .msam import MSAMReference
 from .s2_sam import S2SAMReference
 from .sam import SAMReference
@@ -36,6 +37,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "s2sam": S2SAMReference,
     "lesam": LESAMReference,
     "lesamplus": LESAMPlusReference,
+    "looksam": LookSAMReference,
     "vasso": VaSSOReference,
     "wsam": WSAMReference,
     "emasam": EMASAMReference,
@@ -52,6 +54,7 @@ __all__ = [
     "GSAMReference",
     "LESAMPlusReference",
     "LESAMReference",
+    "LookSAMReference",
     "MSAMReference",
     "Reference",
     "S2SAMReference",

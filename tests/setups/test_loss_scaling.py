@@ -17,7 +17,7 @@ from ..optim.cases import ONE_OF_EACH, ONE_PASS, Case, batches, every_method, fl
 from ..optim.faults import assert_same_state, model_bits, same_bits, step_once
 from ..reference.long_hand import dot
 
-TWO_PASSES = [case for case in ONE_OF_EACH if case.name not in ONE_PASS]
+TWO_PASSES = [case for case in ONE_OF_EACH if case.name not in (*ONE_PASS, "looksam")]
 FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda params, fused=False: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=fused),
     "adam": lambda params, fused=False: torch.optim.Adam(params, lr=0.02, fused=fused),
@@ -193,10 +193,11 @@ def test_unscaling_and_clipping_oneself_equals_max_norm():
 # ---------------------------------------------------------------------- overflow
 
 
+LOOKING = Case("looksam", {"rho": 0.1, "alpha": 0.5, "every": 3}, "looksam-climbing")  # in the step that overflows
 OVERFLOWS = [
     pytest.param(case, overflow, id=f"{case}-pass-{overflow}")
-    for case in ONE_OF_EACH
-    for overflow in ((0, 1) if case in TWO_PASSES else (1,))
+    for case in (*ONE_OF_EACH, LOOKING)
+    for overflow in ((0, 1) if case in (*TWO_PASSES, LOOKING) else (1,))
 ]
 
 
