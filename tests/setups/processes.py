@@ -44,7 +44,7 @@ def together(name: str, scenarios: Mapping[str, Scenario], factory: pytest.TempP
     return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files])
 
 
-def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 200.0) -> None:
+def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 300.0) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(rank, dict(scenarios), folder)) for rank in range(WORLD)]
     run_together(workers, timeout)
