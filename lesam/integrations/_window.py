@@ -112,7 +112,7 @@ class Window(Generic[MicroBatch]):
     def _complete(self) -> None:
         """The end of the framework's pass over what has begun, and the second pass."""
         self._pass.close()
-        if self._two:
+        if self._two and self.optimizer.passes == 2:  # a gate may have decided otherwise
             self._second_pass()
         self._begun.clear()
 

@@ -4,6 +4,7 @@ from . import schedules
 from ._averages import Averaged, Drift
 from ._combiners import Combiner, excess, gap, perturbed, renormalized, weighted
 from ._directions import Direction, Gradient, Noise, TopEigenvector
+from ._gates import Gate, LargeGradients
 from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
 from ._one_pass import Momentum, Stale
@@ -11,7 +12,7 @@ from ._radii import Fixed, LossBudget, Radius
 from ._reuse import orthogonal
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
-from .kin import EMASAM, WSAM, LookSAM, VaSSO
+from .kin import AESAM, EMASAM, WSAM, LookSAM, VaSSO
 from .methods import (
     ASAM,
     ESAM,
@@ -29,6 +30,7 @@ from .methods import (
 )
 
 __all__ = [
+    "AESAM",
     "ASAM",
     "EMASAM",
     "ESAM",
@@ -51,8 +53,10 @@ __all__ = [
     "FisherSAM",
     "Fixed",
     "FriendlySAM",
+    "Gate",
     "Gradient",
     "LESAMPlus",
+    "LargeGradients",
     "Last",
     "LookSAM",
     "LossBudget",

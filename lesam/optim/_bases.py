@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-STEP = "lesam_step"
+PREFIX = "lesam_"
+STEP = PREFIX + "step"
 Base = Optimizer | Sequence[Optimizer]
 
 
@@ -83,6 +84,20 @@ class Bases:
         """Write the number of steps taken into every group."""
         for group in self.param_groups:
             group[STEP] = count
+
+    # ------------------------------------------------------------------ numbers a part keeps
+
+    def noted(self, start: Mapping[str, float]) -> dict[str, float]:
+        """Numbers by name, where they were noted, else as in ``start``. They live in the groups, as the step count."""
+        groups = self.param_groups
+        return {name: next((g[PREFIX + name] for g in groups if PREFIX + name in g), start[name]) for name in start}
+
+    def note(self, numbers: Mapping[str, float]) -> None:
+        """Write numbers into every group."""
+        for group in self.param_groups:
+            group.update({PREFIX + name: value for name, value in numbers.items()})
+
+    # ------------------------------------------------------------------ a step
 
     def step(self, loss: Any = None) -> None:
         """One step of every base; those that want the loss (Polyak step sizes) get a closure that returns it."""

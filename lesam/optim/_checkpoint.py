@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ._bases import Bases
+from ._bases import PREFIX, Bases
 from ._memory import Memory
 
 if TYPE_CHECKING:
     from ._loop import Loop
 
-PREFIX = "lesam_"
 BASES = PREFIX + "bases"
 StateDict = dict[str, Any]
 

@@ -156,6 +156,15 @@ def no_sample_choice(loop: Loop) -> None:
         )
 
 
+def no_other_ascent(loop: Loop, ascent: object) -> None:
+    """Refuse a first pass on another loss where its gradient may be what the step descends with."""
+    if ascent is not None and loop.parts.gate is not None:
+        raise ValueError(
+            f"ascent= cannot be used with {loop.parts.gate!r}: a step that does not climb descends with the gradient "
+            "of the first pass, which would be of another loss"
+        )
+
+
 def bare_pass(loop: Loop) -> None:
     """Refuse a second pass whose first pass, made without clean(), cannot be right."""
     if loop.step.phase is Phase.READY:
@@ -169,6 +178,8 @@ def bare_pass(loop: Loop) -> None:
             "the gradients of the last step are still there: call opt.zero_grad() before the first pass, or run it "
             "inside `with opt.clean():`, which does that"
         )
+    if loop.parts.gate is not None:
+        raise RuntimeError(f"{loop.parts.gate!r} decides after the first pass: run it inside `with opt.clean():`")
     if all(p.grad is None for p in loop.trainable()):
         raise RuntimeError("perturbed() found no gradient: run the first pass (loss.backward()) before it")
     if loop.local and isinstance(loop.model, nn.parallel.DistributedDataParallel):

@@ -13,6 +13,7 @@ from ._bases import Bases
 from ._beside import check_bases as check_beside
 from ._combiners import Combiner
 from ._directions import Ascent, Direction, given
+from ._gates import Gate
 from ._metrics import Metric
 from ._radii import Radius
 from ._savers import RandomSubset, TopSamples
@@ -28,6 +29,7 @@ class Parts:
     combine: Combiner
     subset: RandomSubset | None = None
     samples: TopSamples | None = None
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         direction, metric, radius, combine = self.direction, self.metric, self.radius, self.combine
@@ -35,9 +37,15 @@ class Parts:
         for slot, kind in kinds:
             if not isinstance(slot, kind):
                 raise ValueError(f"{slot!r} is not a {kind.__name__.lower()}")
-        for saver, wanted in ((self.subset, RandomSubset), (self.samples, TopSamples)):
+        savers = ((self.subset, RandomSubset), (self.samples, TopSamples), (self.gate, Gate))
+        for saver, wanted in savers:
             if saver is not None and not isinstance(saver, wanted):
                 raise ValueError(f"{saver!r} is not a {wanted.__name__}")
+        if self.gate is not None and self.subset is not None:
+            raise ValueError(
+                f"{self.gate!r} cannot be used with {self.subset!r}: a step that does not climb descends with the "
+                "first gradient, and the subset leaves tensors out of it"
+            )
         if radius.needs_slope and not direction.slope_known:
             raise ValueError(
                 f"{radius!r} cannot be used with {direction!r}: it needs the slope <g, eps_hat> before the pass, and "
@@ -55,6 +63,7 @@ class Parts:
                 (combine, combine.mixes_gradient or bool(combine.products)),
                 (self.subset, self.subset is not None),
                 (self.samples, self.samples is not None),
+                (self.gate, self.gate is not None),
             )
             for part, needs in needing:
                 if needs:

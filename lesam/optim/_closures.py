@@ -42,7 +42,7 @@ def as_list(name: str, closure: object) -> list[Closure]:
 def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     """All passes of a step, up to the combined gradient; returns the clean loss."""
     _checks.not_accumulated_by_accelerate()
-    climbs, two = loop.climbs, loop.climbs and loop.parts.direction.passes == 2
+    climbs, two = loop.climbs, loop.passes == 2
     pairs = [(first, second)]
     if loop.local:
         if two and len(first) != len(second):
@@ -58,6 +58,8 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
             if two:
                 with loop.first_pass(count=len(ascents)):
                     losses.append(call(loop, ascents))
+            if loop.step.closed:
+                continue
             with loop.second_pass(count=len(descents)):
                 perturbed_losses.append(call(loop, descents))
         step, loss = loop.step, mean(losses or perturbed_losses)
@@ -66,7 +68,7 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
         step.loss = None if loss is None else value
         if losses or "rho" not in step.seen:  # the latter: one pass, and nothing was perturbed in it
             step.seen["loss"] = value
-        if losses or "rho" in step.seen:
+        if perturbed_losses and (losses or "rho" in step.seen):
             step.seen["perturbed_loss"] = as_scalar(mean(perturbed_losses)) if losses else value
     return loss
 

@@ -28,6 +28,7 @@ from ._bases import Bases
 from ._beside import descend
 from ._buffers import Buffers
 from ._climb import Parts
+from ._gates import opened
 from ._gradient_sum import PassGradients, clear, held
 from ._last import Last
 from ._leftovers import Leftover, UsedUp
@@ -77,6 +78,11 @@ class Loop:
         """Whether the coming step perturbs the weights."""
         return self.due and not self.parts.combine.rests(self.bases.steps)
 
+    @property
+    def passes(self) -> int:
+        """Passes of the coming step, or of the one under way: the most it can take, until a gate has decided."""
+        return self.parts.direction.passes if self.climbs and not self.step.closed else 1
+
     def trainable(self) -> list[Tensor]:
         """Parameters that can have a gradient."""
         return [p for p in self.bases.parameters() if p.requires_grad]
@@ -96,6 +102,11 @@ class Loop:
             _checks.initialised(trainable)
         self.memory.prepare(trainable, perturbable)
         return self.memory.space("perturbable", perturbable)
+
+    def note_start(self) -> None:
+        """Write the numbers a part keeps into every group, as they are, so that there is a place to load them to."""
+        if self.parts.gate is not None:
+            self.bases.note(self.bases.noted(self.parts.gate.start))
 
     def _with_gradient(self, role: str) -> Space:
         return self.memory.space(role, [p for p in self.step.trainable if p.grad is not None])
@@ -149,8 +160,19 @@ class Loop:
                 _checks.passed(leftover, step.trainable, "first pass")
                 gradients.settle()
             divide(self._with_gradient("divided"), count)
+            climbs = self.parts.gate is None or opened(self.parts.gate, self, step)
+            step.phase = Phase.CLEANED
+            if not climbs:
+                self._close(step)
             step.first = {p: (p.grad, p.grad._version) for p in step.trainable if p.grad is not None}
-        step.phase = Phase.CLEANED
+
+    @torch.no_grad()
+    def _close(self, step: Step) -> None:
+        """The step takes no second pass: ``g`` is what it descends with."""
+        step.closed, step.rests, step.sharp = True, step.rests or step.sharp, False
+        self.history.fresh = False
+        self._gather(step, workers(self.model) if self.local else None)
+        step.finish_pair(two=False, samples=None)
 
     def _gradients(self, around: ExitStack, step: Step, exact: bool) -> PassGradients:
         """Collects the gradients of a pass until ``around`` is left."""
@@ -193,7 +215,9 @@ class Loop:
         """Around the backward at ``w + eps``: the weights are back, bit for bit, however it is left."""
         self.step.expect("perturbed()", Phase.IDLE, Phase.CLEANED, Phase.READY)
         self.bases.refuse_evaluating()
-        two = self.step.phase is Phase.CLEANED or (self.climbs and self.parts.direction.passes == 2)
+        if self.step.closed and not self.local:
+            self.step.reopen()
+        two = self.step.phase is Phase.CLEANED or self.passes == 2
         step = self._open_second(scaler, two)
         with self.whole_or_nothing():
             combine, scale = (self.parts.combine, step.scale.factor()) if step.sharp and two else (None, 1.0)
@@ -271,18 +295,22 @@ class Loop:
             space = self.memory.space("teachers", teachers)
             self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number)
         mix.mix(step.trainable, step.pairs)
-        if step.rests:
-            self.parts.combine.reuse(self._with_gradient("second gradients"), self.memory, step.number)
         step.beside = mix.beside
-        if mix.workers is not None:
-            average(self._with_gradient("second gradients"), self.memory, mix.workers)
-        if step.mean:
-            mean_with(step.mean, step.pairs, self.memory, step.trainable)
-            step.mean = {}
+        self._gather(step, mix.workers)
         if step.scale.given and skip is not None:
             if self.local and workers(self.model) is not None:
                 dist.all_reduce(skip, dist.ReduceOp.MAX, group=workers(self.model))
             _scaling.poison(self._with_gradient("second gradients"), skip)
+
+    def _gather(self, step: Step, group: Any) -> None:
+        """The mean over workers, what earlier steps have taught, and the mean with earlier pairs of this step."""
+        if group is not None:
+            average(self._with_gradient("second gradients"), self.memory, group)
+        if step.rests:
+            self.parts.combine.reuse(self._with_gradient("second gradients"), self.memory, step.number)
+        if step.mean:
+            mean_with(step.mean, step.pairs, self.memory, step.trainable)
+            step.mean = {}
 
     # ------------------------------------------------------------------ the end of a step
 
@@ -305,6 +333,7 @@ class Loop:
         torch.clear_autocast_cache()
         self.memory.commit()
         self.bases.set_steps(step.number + 1)
+        self.bases.note(step.noted)
         cost = step.cost / step.pairs + step.refresh_cost
         self.history = History(
             last=Last({**step.seen, "cost": cost}, like=space.like),

@@ -18,6 +18,7 @@ from ._climb import Parts
 from ._closures import Closure, SampleLosses, SamplePasses, as_list, as_scalar, call, call_for_hooks, run_passes
 from ._combiners import Combiner, as_combiner, perturbed
 from ._directions import Direction, Gradient
+from ._gates import Gate
 from ._last import Last
 from ._leftovers import UsedUp
 from ._loop import Loop
@@ -57,6 +58,7 @@ class SharpnessAware(torch.optim.Optimizer):
         combine: Which mixture of the two gradients to descend with; also any ``(gg, gh, hh) -> (a, b)``.
         subset: Climb on a random subset of the tensors only.
         samples: Take the second gradient on the sharpest samples only.
+        gate: Decides after the first pass of a step whether it climbs, which waits for the device once; default always.
         model: If given, BatchNorm running statistics follow the clean pass only (or the only pass of a one-pass
             method), and a DistributedDataParallel model can run the first pass without communication.
         buffers: Which buffers of ``model`` the perturbed pass of a two-pass step must not move: ``"batchnorm"``,
@@ -98,6 +100,7 @@ class SharpnessAware(torch.optim.Optimizer):
         combine: Combiner | Callable[..., Any] = perturbed,
         subset: RandomSubset | None = None,
         samples: TopSamples | None = None,
+        gate: Gate | None = None,
         model: nn.Module | None = None,
         buffers: str | Sequence[str] = "batchnorm",
         perturb: Iterable[Tensor] | None = None,
@@ -114,6 +117,7 @@ class SharpnessAware(torch.optim.Optimizer):
             combine=as_combiner(combine),
             subset=subset,
             samples=samples,
+            gate=gate,
         )
         parts.check_bases(bases)
         _checks.options(model, when, perturbation)
@@ -129,6 +133,7 @@ class SharpnessAware(torch.optim.Optimizer):
             local=perturbation == "local",
             max_norm=None if max_norm is None else plain("max_norm", max_norm, open_low=True),
         )
+        loop.note_start()
         # Not Optimizer.__init__, which would copy the groups: ours are the base optimizer's own, always.
         super().__setstate__({"_loop": loop, "defaults": bases.defaults})
 
@@ -201,8 +206,11 @@ class SharpnessAware(torch.optim.Optimizer):
 
     @property
     def passes(self) -> int:
-        """Closure calls of the coming step, refreshes not counted."""
-        return self._loop.parts.direction.passes if self._loop.climbs else 1
+        """Closure calls of the coming step, refreshes not counted.
+
+        Where a gate decides, the most there can be; after ``clean()``, how many the step takes.
+        """
+        return self._loop.passes
 
     # ------------------------------------------------------------------ with a closure
 
@@ -237,6 +245,7 @@ class SharpnessAware(torch.optim.Optimizer):
         elif closure is not None:
             _checks.no_sample_choice(loop)
             second = as_list("closure", closure)
+            _checks.no_other_ascent(loop, ascent)
             loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second)
         else:
             return _checkpoint.allocate(loop)
@@ -302,6 +311,7 @@ class SharpnessAware(torch.optim.Optimizer):
             self.base.param_groups.pop()
             raise
         self._loop.bases.set_steps(steps)
+        self._loop.note_start()
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last step taken, in torch's standard layout.

@@ -67,6 +67,8 @@ class Step:
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
     mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
     rests: bool = False  # whether it takes one pass, and mixes in what earlier steps have taught
+    closed: bool = False  # whether it takes one pass because of what the first pass showed
+    noted: dict[str, float] = field(default_factory=dict)  # numbers to keep if the step is taken
     beside: bool = False  # whether a part of the step goes beside the base optimizer's
     truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
     cost: float = 0.0  # passes spent, over all pairs
@@ -85,6 +87,10 @@ class Step:
         self.cost += 1.0 - self.truncated / 3 + second if two else 1.0
         self.pairs += 1
         self.phase = Phase.READY
+
+    def reopen(self) -> None:
+        """A second pass after all, of a loop that always runs both: a waste, and no mistake."""
+        self.phase, self.pairs, self.cost = Phase.CLEANED, 0, 0.0
 
 
 @dataclass

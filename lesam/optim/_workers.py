@@ -43,6 +43,14 @@ def average(space: Space, memory: Memory, group: Any) -> None:
     space.scale_(space.gradients(), 1.0 / dist.get_world_size(group))
 
 
+def agreed(scalar: Tensor, group: Any) -> Tensor:
+    """The mean of a 0-d tensor over the workers, the same number on each: for what all have to decide alike."""
+    if group is not None:
+        dist.all_reduce(scalar, group=group)
+        scalar = scalar / dist.get_world_size(group)
+    return scalar
+
+
 def refuse_flattened(parameters: Iterable[Tensor], model: nn.Module | None) -> None:
     """Refuse FSDP1: each of its processes sees a shard and takes that shard's norm for the whole gradient's."""
     # By name, since importing torch.distributed.fsdp to test for its class takes seconds.

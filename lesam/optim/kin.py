@@ -13,6 +13,7 @@ import torch  # noqa: F401 -- for the examples
 from ._averages import Averaged, Drift
 from ._bases import Base
 from ._combiners import weighted
+from ._gates import LargeGradients
 from ._radii import Fixed
 from ._reuse import orthogonal
 from ._sharpness_aware import SharpnessAware
@@ -43,6 +44,36 @@ class LookSAM(SharpnessAware):
 
     def __init__(self, base: Base, rho: Scalar = 0.05, alpha: Scalar = 0.7, every: int = 5, **options: Any) -> None:
         super().__init__(base, radius=Fixed(rho), combine=orthogonal(alpha, every), **options)
+
+
+class AESAM(SharpnessAware):
+    r"""AE-SAM: two passes only where the gradient is large for these times.
+
+    A step of SAM where :math:`\lVert g\rVert^2 \ge \mu_t + c_t\,\sigma_t`, with running mean :math:`\mu` and deviation
+    :math:`\sigma` of :math:`\lVert g\rVert^2`, else a plain one. The decision waits for the device once a step.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        threshold: :math:`c_t`. The paper's falls over training: ``lesam.schedules.warmup(-1.0, total, start=1.0)``.
+        decay: Of the running statistics.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = AESAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), threshold=0.5)
+        >>> opt.passes  # at most; exact after clean()
+        2
+
+    References:
+        Jiang, Yang, Zhang, Kwok: *An Adaptive Policy to Employ Sharpness-Aware Minimization*, ICLR 2023.
+    """
+
+    title = "AE-SAM"
+
+    def __init__(
+        self, base: Base, rho: Scalar = 0.05, threshold: Scalar = 0.0, decay: Scalar = 0.9, **options: Any
+    ) -> None:
+        super().__init__(base, radius=Fixed(rho), gate=LargeGradients(threshold, decay), **options)
 
 
 class VaSSO(SharpnessAware):
@@ -117,4 +148,4 @@ class EMASAM(SharpnessAware):
         super().__init__(base, direction=Drift(decay), radius=Fixed(rho), **options)
 
 
-KIN: tuple[type[SharpnessAware], ...] = (LookSAM, VaSSO, WSAM, EMASAM)
+KIN: tuple[type[SharpnessAware], ...] = (LookSAM, VaSSO, WSAM, EMASAM, AESAM)

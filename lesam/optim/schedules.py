@@ -46,7 +46,8 @@ def checked(name: str, value: object, low: float = 0.0, high: float = math.inf, 
 
 
 def _number(name: str, value: object, low: float, high: float, open_low: bool, where: str = "") -> float:
-    wanted = f"a number {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high < math.inf else "")
+    above = f" {'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
+    wanted = (f"a number{above}" if above else "a finite number") + (f" and <= {high:g}" if high < math.inf else "")
     if not _is_scalar(value):
         raise ValueError(f"{name} must be {wanted} or a schedule (step -> number){where}, got {value!r}")
     number = float(value)  # type: ignore[arg-type]

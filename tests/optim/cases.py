@@ -45,8 +45,17 @@ ONE_OF_EACH = [
     Case("vasso", {"rho": 0.1, "theta": 0.3}),
     Case("wsam", {"rho": 0.1, "gamma": 0.8}),
     Case("emasam", {"rho": 0.1, "decay": 0.9}),
+    Case("aesam", {"rho": 0.1, "threshold": 0.3, "decay": 0.7}),
 ]
 ONE_PASS = ("msam", "s2sam", "emasam")
+EVERY_STEP: dict[str, dict[str, Any]] = {"looksam": {"every": 1}, "aesam": {"threshold": -100.0}}
+
+
+def climbing(case: Case) -> Case:
+    """The method with its second pass in every step, for tests that look into that pass."""
+    return Case(case.name, {**case.options, **EVERY_STEP.get(case.name, {})}, case.label)
+
+
 FORMS = [
     Case("eigensam", {"rho": 0.1, "every": 4, "iterations": 2, "form": "top"}, "eigensam-top"),
     Case("lesamplus", {"sigma": 0.05, "alpha": 0.5, "form": "reference"}, "lesamplus-reference"),
@@ -103,11 +112,13 @@ def context_step(opt: lesam.SharpnessAware, model: nn.Module, x: Tensor, y: Tens
     direction = opt.parts.direction
     if direction.refresh_due(opt.steps):
         opt.refresh(closure_for(opt, model, x, y))
-    if opt.passes == 2:
+    clean = opt.passes == 2
+    if clean:
         with opt.clean():
             nn.functional.cross_entropy(model(x), y).backward()
-    with opt.perturbed():
-        nn.functional.cross_entropy(model(x), y).backward()
+    if not clean or opt.passes == 2:  # else a gate has decided that one pass is enough
+        with opt.perturbed():
+            nn.functional.cross_entropy(model(x), y).backward()
     opt.step()
 
 

@@ -79,6 +79,17 @@ def passes_of(opt: lesam.SharpnessAware) -> dict[str, int]:
     return places | ({"refresh": 1} if extra else {})
 
 
+def in_contexts(opt: lesam.SharpnessAware, run_pass: Callable[[], Any]) -> None:
+    """The passes of a step without a closure, the same function for each."""
+    clean = opt.passes == 2
+    if clean:
+        with opt.clean():
+            run_pass()
+    if not clean or opt.passes == 2:  # else a gate has decided that one pass is enough
+        with opt.perturbed():
+            run_pass()
+
+
 def step_once(
     opt: lesam.SharpnessAware,
     model: nn.Module,
@@ -114,11 +125,7 @@ def step_once(
             opt.refresh(closure)
         else:
             calls = 2 * opt.parts.direction.iterations
-    if opt.passes == 2:
-        with opt.clean():
-            run_pass()
-    with opt.perturbed():
-        run_pass()
+    in_contexts(opt, run_pass)
     opt.step()
 
 
@@ -127,9 +134,5 @@ def step_in_style(opt: lesam.SharpnessAware, run_pass: Callable[[], Any], style:
     if style == "closure":
         opt.step(run_pass)
         return
-    if opt.passes == 2:
-        with opt.clean():
-            run_pass()
-    with opt.perturbed():
-        run_pass()
+    in_contexts(opt, run_pass)
     opt.step()

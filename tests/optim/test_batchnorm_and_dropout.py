@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, ONE_PASS, Case, batches, every_base, every_form, every_method
+from .cases import BASES, ONE_PASS, Case, batches, climbing, every_base, every_form, every_method
 from .faults import Fault, both_styles, model_bits, passes_of, same_bits, step_once
 
 TWO_PASS = {name for name in lesam.METHODS if name not in ONE_PASS}
@@ -146,7 +146,7 @@ def test_mode_and_momentum_stay(case: Case, style: str):
     """Also of a layer that is in evaluation mode by choice, and after an error in any pass."""
     model = nn.Sequential(normalised(), nn.BatchNorm1d(3, momentum=0.3).double()).train()
     frozen = model[1].eval()
-    opt = case.make(BASES["sgd"](model.parameters()), model=model)
+    opt = climbing(case).make(BASES["sgd"](model.parameters()), model=model)
 
     def settings() -> list[tuple]:
         return [(m.training, getattr(m, "momentum", 0), getattr(m, "track_running_stats", 0)) for m in model.modules()]

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, Re
 
 import lesam
 
-from .cases import BASES, Case, batches, every_base, every_form, every_method, network
+from .cases import BASES, Case, batches, climbing, every_base, every_form, every_method, network
 from .faults import (
     Fault,
     assert_same_state,
@@ -287,7 +287,7 @@ def test_param_groups_are_always_the_base_optimizers_own(case: Case, base_name: 
 def test_a_group_added_later_is_perturbed_trained_and_saved(case: Case, tmp_path: Path):
     def start(groups: int) -> tuple[nn.Module, lesam.SharpnessAware]:
         model = network()
-        opt = case.make(BASES["sgd"](model[0].parameters()))
+        opt = climbing(case).make(BASES["sgd"](model[0].parameters()))
         if groups == 2:
             opt.add_param_group({"params": list(model[2].parameters()), "lr": 0.01})
         return model, opt

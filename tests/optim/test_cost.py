@@ -12,7 +12,7 @@ import lesam
 from benchmarks.measuring import Gradients
 from lesam.optim.selfcheck.counting import Bytes, Operations
 
-from .cases import Case, batches, closure_for, every_method, network
+from .cases import Case, batches, climbing, closure_for, every_method, network
 
 
 def steps(case: Case, tensors: int, **options) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -47,8 +47,8 @@ def test_no_more_than_forty_operations_whatever_the_number_of_tensors(case: Case
     beyond = []
     for tensors in (3, 60):
         # Refreshes are extra passes; a random subset changes how much there is to do.
-        own = {"eigensam": {"every": 1000}, "esam": {"beta": 1.0}, "looksam": {"every": 1}}.get(case.name, {})
-        ours, bare = steps(case, tensors, **own)
+        own = {"eigensam": {"every": 1000}, "esam": {"beta": 1.0}}.get(case.name, {})
+        ours, bare = steps(climbing(case), tensors, **own)
         for call in (ours, bare, ours, bare):
             call()
         beyond.append(operations(ours).total - operations(bare).total)
@@ -65,7 +65,7 @@ def test_no_step_but_the_first_waits_for_the_device(case: Case):
     first = operations(ours)
     assert first.host_reads <= 2
     for _ in range(3):
-        assert operations(ours).host_reads == 0
+        assert operations(ours).host_reads == (case.name == "aesam")  # whose gate reads one number
 
 
 @pytest.mark.parametrize(("name", "copies"), [("sam", 1), ("lesam", 1), ("lesamplus", 1), ("asam", 1), ("gsam", 2)])

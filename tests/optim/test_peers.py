@@ -381,6 +381,7 @@ def test_signatures_are_those_of_the_documentation():
         "vasso": {"rho": 0.05, "theta": 0.2},
         "wsam": {"rho": 0.05, "gamma": 0.9, "decoupled": True},
         "emasam": {"rho": 0.05, "decay": 0.999},
+        "aesam": {"rho": 0.05, "threshold": 0.0, "decay": 0.9},
     }
     assert set(expected) == set(lesam.METHODS)
     for name, defaults in expected.items():

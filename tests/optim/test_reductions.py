@@ -27,6 +27,7 @@ RADIUS_ZERO = [
     Case("vasso", {"rho": 0.0}),
     Case("wsam", {"rho": 0.0}),
     Case("emasam", {"rho": 0.0}),
+    Case("aesam", {"rho": 0.0}),
 ]
 
 
@@ -59,6 +60,7 @@ SAM_LIMITS = [
     Case("lesamplus", {"sigma": 1e6, "rho_max": 0.1, "alpha": 0.0}, "lesamplus-alpha-0"),
     Case("looksam", {"rho": 0.1, "every": 1}, "looksam-every-1"),
     Case("vasso", {"rho": 0.1, "theta": 1.0}, "vasso-theta-1"),
+    Case("aesam", {"rho": 0.1, "threshold": -100.0}, "aesam-always"),
     Case("wsam", {"rho": 0.1, "gamma": 0.5, "decoupled": False}, "wsam-coupled-gamma-half"),
 ]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, ONE_OF_EACH, Case, batches, every_base, every_form, every_method, network
+from .cases import BASES, ONE_OF_EACH, Case, batches, climbing, every_base, every_form, every_method, network
 from .faults import (
     Fault,
     assert_same_state,
@@ -55,6 +55,7 @@ EVERY_FAULT = [
 def test_a_failed_step_leaves_nothing(case: Case, fault: Fault, place: str, base_name: str, style: str):
     """Weights, BatchNorm statistics, counters, schedules and memory continue as if the error had not been."""
     smooth, bumpy = batch_norm_network(), batch_norm_network()
+    case = climbing(case)
     smooth_opt = case.make(BASES[base_name](smooth.parameters()), model=smooth)
     opt = case.make(BASES[base_name](bumpy.parameters()), model=bumpy)
     for step, batch in enumerate(batches(7)):
@@ -255,7 +256,7 @@ class Branches(nn.Module):
 def test_gradients_in_one_pass_only(case: Case, style: str):
     """Branch a is used in pass one only and b in pass two only: a and b come back, and b is trained."""
     model = Branches()
-    opt = case.make(BASES["sgd"](model.parameters()))
+    opt = climbing(case).make(BASES["sgd"](model.parameters()))
     for batch in batches(5):  # momentum, averages, an eigenvector
         step_once(opt, model, batch, style)
     x, y = next(batches(1, seed=9))
@@ -347,7 +348,7 @@ def test_tied_weights_are_perturbed_once(case: Case, style: str):
 def test_only_chosen_parameters_are_perturbed_and_all_are_trained(case: Case, style: str):
     model = network()
     chosen = list(model[0].parameters())
-    opt = case.make(BASES["sgd"](model.parameters()), perturb=chosen)
+    opt = climbing(case).make(BASES["sgd"](model.parameters()), perturb=chosen)
     seen: list[list[Tensor]] = []
     model.register_forward_pre_hook(lambda *_: seen.append(bits(model.parameters())))
     for batch in batches(6):

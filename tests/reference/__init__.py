@@ -6,6 +6,7 @@ alike, ``Reference(parameters, base, **hyperparameters).step(closure)``. Two of 
 and their references are handed the draw: `ESAMReference` its mask, `EigenSAMReference` its starting vector.
 """
 
+from .ae_sam import AESAMReference
 from .asam import ASAMReference
 from .eigen_sam import EigenSAMReference
 from .ema_sam import EMASAMReference
@@ -41,10 +42,12 @@ REFERENCES: dict[str, type[Reference]] = {
     "vasso": VaSSOReference,
     "wsam": WSAMReference,
     "emasam": EMASAMReference,
+    "aesam": AESAMReference,
 }
 
 __all__ = [
     "REFERENCES",
+    "AESAMReference",
     "ASAMReference",
     "EMASAMReference",
     "ESAMReference",

@@ -89,6 +89,7 @@ ONE_DIMENSIONAL_UPDATE: dict[str, tuple[dict[str, Any], float]] = {
     "vasso": ({"rho": 0.5}, H * (W + 0.5)),
     "wsam": ({"rho": 0.5, "gamma": 0.8}, H * (W + 4.0 * 0.5)),
     "emasam": ({"rho": 0.5}, H * W),
+    "aesam": ({"rho": 0.5}, H * (W + 0.5)),  # the average has only a tenth of the first gradient
 }
 
 
@@ -142,6 +143,7 @@ def test_weights_come_back_and_a_zero_gradient_perturbs_nothing(name: str) -> No
         ("esam", {"beta": 1.0, "gamma": 1.0}),
         ("looksam", {"every": 1}),
         ("vasso", {"theta": 1.0}),
+        ("aesam", {"threshold": -100.0}),
         ("wsam", {"gamma": 0.5, "decoupled": False}),
     ],
 )

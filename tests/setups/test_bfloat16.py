@@ -13,7 +13,7 @@ import lesam
 from benchmarks.measuring import Gradients
 from lesam.optim.selfcheck.counting import Bytes, Operations
 
-from ..optim.cases import BASES, Case, batches, every_method, flat, network
+from ..optim.cases import BASES, Case, batches, climbing, every_method, flat, network
 from ..optim.faults import bits, both_styles, same_bits, step_once
 
 RHO = 0.05
@@ -204,8 +204,8 @@ def steps(make: Callable, number: int, shape: tuple[int, ...]) -> tuple[Callable
 def test_no_more_than_a_hundred_operations_whatever_the_number_of_tensors(
     case: Case, number: int, shape: tuple[int, ...]
 ):
-    own = {"eigensam": {"every": 1000}, "looksam": {"every": 1}}.get(case.name, {})  # refreshes are extra passes
-    ours, bare, _ = steps(lambda base: case.make(base, **own), number, shape)
+    own = {"eigensam": {"every": 1000}}.get(case.name, {})  # refreshes are extra passes
+    ours, bare, _ = steps(lambda base: climbing(case).make(base, **own), number, shape)
     for call in (ours, bare, ours, bare):
         call()
     with Operations() as counted:
@@ -214,7 +214,7 @@ def test_no_more_than_a_hundred_operations_whatever_the_number_of_tensors(
         bare()
     # LE-SAM+ may add the gradients of its two passes, one addition a tensor.
     assert counted.total - without.total <= 100 + (number if case.name == "lesamplus" else 0)
-    assert counted.host_reads == 0
+    assert counted.host_reads == (case.name == "aesam")
 
 
 @pytest.mark.parametrize("name", ["sam", "lesam"])

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import lesam
 
 from ..optim.cases import BASES, ONE_OF_EACH, Case, batches, closure_for, network
+from ..optim.faults import in_contexts
 from ..reference.long_hand import Vector, dot, norm, plus, scaled
 from .processes import one_at_a_time, together
 from .sharing import STEPS, Batch, alone, assert_equal_to, micro, numbers, share, shared_batches
@@ -21,7 +22,17 @@ from .sharing import STEPS, Batch, alone, assert_equal_to, micro, numbers, share
 pytestmark = one_at_a_time
 
 BY_NAME = {str(case): case for case in ONE_OF_EACH}
-LOCAL = ["sam", "asam", "friendlysam", "gsam", "ssam", "esam", "lesam", "lesamplus"]  # with an ascent of their own
+LOCAL = [
+    "sam",
+    "asam",
+    "friendlysam",
+    "gsam",
+    "ssam",
+    "esam",
+    "lesam",
+    "lesamplus",
+    "aesam",
+]  # with an ascent of their own
 WRAPPINGS: dict[str, dict[str, Any]] = {
     "bucket view": {"gradient_as_bucket_view": True},
     "unused": {"find_unused_parameters": True},
@@ -82,11 +93,7 @@ def one_perturbation(
         if style == "closure":
             opt.step(closure_for(opt, ddp, x, y))
             continue
-        if opt.passes == 2:
-            with opt.clean():
-                nn.functional.cross_entropy(ddp(x), y).backward()
-        with opt.perturbed():
-            nn.functional.cross_entropy(ddp(x), y).backward()
+        in_contexts(opt, lambda x=x, y=y: nn.functional.cross_entropy(ddp(x), y).backward())
         opt.step()
     return {"weights": numbers(model), "reductions": counter.reductions, "bytes": counter.bytes, "rho": opt.last.rho}
 
@@ -347,10 +354,20 @@ def long_hand(case: Case, number: int = 2, cut: Callable[[Batch], list[Batch]] |
     """Training with this number of workers, in one process."""
     model = network()
     base = BASES["sgd"](model.parameters())
-    workers = [Worker(case, model) for _ in range(number)]
+    workers, mean, variance = [Worker(case, model) for _ in range(number)], 0.0, 0.0
     for step, batch in enumerate(batches(STEPS)):
         parts = micro(batch, number) if cut is None else cut(batch)
-        given = [worker.contribution(part, step) for worker, part in zip(workers, parts, strict=True)]
+        climbs = True
+        if case.name == "aesam":  # all decide alike, by the mean of their squared norms
+            own = [norm(worker.gradient(part)) ** 2 for worker, part in zip(workers, parts, strict=True)]
+            square, delta = sum(own) / number, case.options["decay"]
+            mean = delta * mean + (1 - delta) * square
+            variance = delta * variance + (1 - delta) * (square - mean) ** 2
+            climbs = square >= mean + case.options["threshold"] * variance**0.5
+        given = [
+            worker.contribution(part, step) if climbs else worker.gradient(part)
+            for worker, part in zip(workers, parts, strict=True)
+        ]
         for index, w in enumerate(model.parameters()):
             w.grad = torch.stack([contribution[index] for contribution in given]).mean(0)
         base.step()

@@ -80,8 +80,12 @@ _COMMON = frozenset(item.name for item in fields(OptimizerConfig))
 # A run has a seed of its own, and its BatchNorm, workers and switch are fields of the run.
 _NOT_HYPER_PARAMETERS = _COMMON | {"seed"}
 
-# Spelled in the lab, not in the library: "rho_min" makes GSAM's radius follow the learning rate from rho down to it.
-_ADDED: dict[str, list[tuple[str, Any, Any]]] = {"gsam": [("rho_min", float | None, None)]}
+# Spelled in the lab, not in the library: "rho_min" makes GSAM's radius follow the learning rate from rho down to it,
+# "threshold_end" AE-SAM's threshold a line over the run.
+_ADDED: dict[str, list[tuple[str, Any, Any]]] = {
+    "gsam": [("rho_min", float | None, None)],
+    "aesam": [("threshold_end", float | None, None)],
+}
 
 
 def methods() -> tuple[str, ...]:

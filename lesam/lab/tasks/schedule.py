@@ -103,5 +103,12 @@ class Timetable:
             schedule = lesam.schedules.warmup(schedule, steps=warmup)
         if not per_step:
             schedule = lesam.schedules.per_epoch(schedule, self.steps_per_epoch)
-        head_start, over_run = self.head_start, schedule
-        return (lambda step: over_run(step + head_start)) if head_start else schedule
+        return self._over_own_steps(schedule)
+
+    def line(self, start: float, end: float) -> Schedule:
+        """A line from ``start`` to ``end`` over the whole run, by the optimizer's own steps."""
+        return self._over_own_steps(lesam.schedules.warmup(end, steps=self.planned, start=start))
+
+    def _over_own_steps(self, schedule: Schedule) -> Schedule:
+        head_start = self.head_start
+        return (lambda step: schedule(step + head_start)) if head_start else schedule

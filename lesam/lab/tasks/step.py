@@ -79,6 +79,8 @@ def _sampled(optimizer: Any, objective: Objective) -> Stepper:
 def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
     if config.method == "esam":
         raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
+    if objective.ascent_loss is not None and optimizer.parts.gate is not None:
+        raise ValueError(f"{config.method} may descend with its first gradient, and this task climbs another loss")
 
     def unscaled() -> Tensor:
         optimizer.zero_grad()
@@ -91,12 +93,13 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
             optimizer.refresh(unscaled)
             objective.correct = None
         optimizer.zero_grad()
-        clean = None
+        clean = second = None
         if optimizer.passes == 2:
             with optimizer.clean(scaler=scaler):
                 clean = objective.climb()
-        with optimizer.perturbed(scaler=scaler):
-            second = objective.backward(objective.loss())
+        if clean is None or optimizer.passes == 2:  # else a gate has decided that one pass is enough
+            with optimizer.perturbed(scaler=scaler):
+                second = objective.backward(objective.loss())
         scaler.step(optimizer)
         scaler.update()
         return _outcome(objective, _with_losses(seen(optimizer), clean, second))
@@ -104,11 +107,13 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
     return step
 
 
-def _with_losses(seen: Seen, clean: Tensor | None, second: Tensor) -> Seen:
+def _with_losses(seen: Seen, clean: Tensor | None, second: Tensor | None) -> Seen:
     """Fill the losses in: without a closure the optimizer does not see them.
 
     The only pass of a step is at the weights themselves where nothing was perturbed, that is, where there is no radius.
     """
+    if second is None:
+        return seen if clean is None else seen._replace(loss=clean)
     if clean is not None:
         return seen._replace(loss=clean, perturbed_loss=second)
     nothing = torch.full_like(second, math.nan)

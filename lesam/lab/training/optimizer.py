@@ -33,6 +33,7 @@ def build_optimizer(
     model: nn.Module,
     *,
     budget: Callable[[float], Schedule] | None = None,
+    line: Callable[[float, float], Schedule] | None = None,
     switch_step: int | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of a run.
@@ -41,6 +42,7 @@ def build_optimizer(
         config: Which method and its settings.
         model: The module whose parameters are trained, as the strategy wrapped it.
         budget: Turns the budget's peak value into a schedule over steps; None keeps it constant.
+        line: A schedule from one value to another over the whole run; None keeps the first.
         switch_step: First step of the method; plain base steps come before it.
     """
     base = build_base(config, model.parameters())
@@ -55,6 +57,9 @@ def build_optimizer(
         options["rho"] = lesam.schedules.proportional_to_lr(base, rho_max=options["rho"], rho_min=rho_min)
     elif budget is not None and name is not None:
         options[name] = budget(options[name])
+    threshold_end = options.pop("threshold_end", None)
+    if threshold_end is not None and line is not None:
+        options["threshold"] = line(options["threshold"], threshold_end)
     if switch_step is not None:
         options["when"] = lesam.schedules.from_step(switch_step)
     if config.batch_norm == "clean":

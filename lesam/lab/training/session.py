@@ -63,6 +63,7 @@ class Session:
             config.optimizer,
             _synchronised(self.model, self.module),
             budget=self.times.budget,
+            line=self.times.line,
             switch_step=self.times.own_switch_step,
         )
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)

@@ -33,7 +33,7 @@ def test_there_is_a_configuration_for_every_method_and_no_other() -> None:
 def test_defaults_are_those_of_the_library(method: str) -> None:
     known = inspect.signature(lesam.METHODS[method]).parameters
     for name, value in own_settings(optimizer_config(method)).items():
-        if name != "rho_min":  # spells a schedule of rho
+        if name not in ("rho_min", "threshold_end"):  # spell schedules of rho and threshold
             assert known[name].default == value, name
 
 
@@ -87,7 +87,7 @@ TITLES = {
     **{"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "sam": "SAM", "asam": "ASAM", "fishersam": "Fisher-SAM"},
     **{"eigensam": "Eigen-SAM", "friendlysam": "Friendly-SAM", "gsam": "GSAM", "ssam": "SSAM", "esam": "ESAM"},
     **{"msam": "MSAM", "s2sam": "S2-SAM", "lesam": "LE-SAM", "lesamplus": "LE-SAM+"},
-    **{"looksam": "LookSAM", "vasso": "VaSSO", "wsam": "WSAM", "emasam": "EMA-SAM"},
+    **{"looksam": "LookSAM", "vasso": "VaSSO", "wsam": "WSAM", "emasam": "EMA-SAM", "aesam": "AE-SAM"},
 }
 
 

@@ -59,6 +59,14 @@ def test_budget_warm_up_and_annealing_per_step() -> None:
     assert sigma(99) == 0.0
 
 
+def test_a_line_runs_over_the_whole_run_also_behind_a_head_start() -> None:
+    times = Timetable(ScheduleConfig(epochs=4), 10)
+    line = times.line(1.0, -1.0)
+    assert [line(step) for step in (0, 10, 20, 40)] == pytest.approx([1.0, 0.5, 0.0, -1.0])
+    behind = Timetable(ScheduleConfig(epochs=4), 10, head_start=10).line(1.0, -1.0)
+    assert behind(0) == pytest.approx(0.5)
+
+
 def test_a_number_of_steps_ends_in_the_middle_of_an_epoch() -> None:
     times = Timetable(ScheduleConfig(epochs=5, steps=23), 10)
     assert (times.steps, times.epochs) == (23, 3)

@@ -156,7 +156,7 @@ def test_bfloat16_runs(method: str, tmp_path: Path) -> None:
     assert (summary["last"]["train_loss"] or summary["last"]["perturbed_loss"]) is not None
 
 
-@pytest.mark.parametrize("method", ["sgd", "lesam", "lesamplus", "eigensam", "msam"])
+@pytest.mark.parametrize("method", ["sgd", "lesam", "lesamplus", "eigensam", "msam", "aesam"])
 def test_float16_with_a_loss_scaler_is_the_same_training_within_its_digits(method: str, tmp_path: Path) -> None:
     """The radius comes from unscaled gradients: a scale of 1024 that leaked into it would divide it by 1024."""
     changes = ["record.steps_every=1", "schedule.budget_anneal_start=none", "schedule.epochs=1"]
