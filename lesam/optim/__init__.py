@@ -7,12 +7,13 @@ from ._directions import Direction, Gradient, Noise, TopEigenvector
 from ._gates import Gate, LargeGradients
 from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
+from ._mirror import curvature
 from ._one_pass import Momentum, Stale
 from ._radii import Fixed, LossBudget, Radius
 from ._reuse import orthogonal
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
-from .kin import AESAM, EMASAM, WSAM, LookSAM, VaSSO
+from .kin import AESAM, CRSAM, EMASAM, WSAM, LookSAM, VaSSO
 from .methods import (
     ASAM,
     ESAM,
@@ -32,6 +33,7 @@ from .methods import (
 __all__ = [
     "AESAM",
     "ASAM",
+    "CRSAM",
     "EMASAM",
     "ESAM",
     "GSAM",
@@ -70,6 +72,7 @@ __all__ = [
     "TopEigenvector",
     "TopSamples",
     "VaSSO",
+    "curvature",
     "excess",
     "gap",
     "orthogonal",

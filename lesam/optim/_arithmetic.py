@@ -208,6 +208,12 @@ class Space:
                 torch._foreach_copy_([p.right for p in pieces], [y[p.parameter][p.part] for p in pieces])
                 yield chunk, parts, places
 
+    def reflect_(self, x: Vector, y: Vector) -> None:
+        """``x <- 2 y - x``."""
+        for xs, ys in zip(x, y, strict=True):
+            torch._foreach_neg_(xs)
+            torch._foreach_add_(xs, ys, alpha=2)
+
     def scale_(self, x: Vector, factor: float | Tensor) -> None:
         """``x <- factor * x``."""
         for kind, xs in zip(self.kinds, x, strict=True):

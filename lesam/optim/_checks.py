@@ -156,6 +156,15 @@ def no_sample_choice(loop: Loop) -> None:
         )
 
 
+def two_passes_at_most(loop: Loop) -> None:
+    """Refuse passes without a closure where there are three: after two of them nobody would run the third."""
+    if loop.passes > 2:
+        raise RuntimeError(
+            f"{loop.parts.combine!r} takes three passes, at w, w + eps and w - eps, and works with closures only: call "
+            "opt.step(closure). Loss scalers and frameworks that run the passes by themselves cannot use it"
+        )
+
+
 def no_other_ascent(loop: Loop, ascent: object) -> None:
     """Refuse a first pass on another loss where its gradient may be what the step descends with."""
     if ascent is not None and loop.parts.gate is not None:

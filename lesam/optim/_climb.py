@@ -57,6 +57,11 @@ class Parts:
                 f"{radius!r} cannot be used with {direction!r} without a cap: the slope along it can vanish while the "
                 "gradient does not, and the radius would grow without bound. Give rho_max"
             )
+        if combine.mirrors and self.samples is not None:
+            raise ValueError(
+                f"{self.samples!r} cannot be used with {combine!r}: it chooses samples for the pass at w + eps, and "
+                "the pass at w - eps would choose others"
+            )
         if direction.passes == 1:
             needing: tuple[tuple[object, bool], ...] = (
                 (metric, metric.needs_gradient),

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import _checks
 from ._gradient_sum import held
 from ._loop import Loop
+from ._mirror import mirrored
 from ._refresh import refresh
 from ._savers import TopSamples
 from ._step import Phase
@@ -42,7 +43,7 @@ def as_list(name: str, closure: object) -> list[Closure]:
 def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     """All passes of a step, up to the combined gradient; returns the clean loss."""
     _checks.not_accumulated_by_accelerate()
-    climbs, two = loop.climbs, loop.passes == 2
+    climbs, two, three = loop.climbs, loop.passes > 1, loop.passes == 3
     pairs = [(first, second)]
     if loop.local:
         if two and len(first) != len(second):
@@ -61,7 +62,10 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
             if loop.step.closed:
                 continue
             with loop.second_pass(count=len(descents)):
-                perturbed_losses.append(call(loop, descents))
+                perturbed_losses.append(call(loop, descents, more=three))
+                if three:
+                    with mirrored(loop):
+                        call(loop, descents)
         step, loss = loop.step, mean(losses or perturbed_losses)
         step.refresh_cost = refresh_cost
         value = as_scalar(loss)
@@ -73,12 +77,15 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     return loss
 
 
-def call(loop: Loop, closures: list[Closure]) -> Any:
-    """Run the closures of one pass: their gradients add up, their losses are averaged."""
+def call(loop: Loop, closures: list[Closure], more: bool = False) -> Any:
+    """Run the closures of one pass: their gradients add up, their losses are averaged.
+
+    With ``more`` to come the sum is not complete yet, and no backward need communicate.
+    """
     losses = []
     with loop.collecting() as gradients:
         for number, closure in enumerate(closures):
-            last = number + 1 == len(closures)  # only the last backward of a pass need communicate
+            last = number + 1 == len(closures) and not more  # only the last backward of a pass need communicate
             quiet = not last and may_wait(loop.model, loop.history.fresh)
             if number > 0:
                 _checks.dense_gradients(gradients.parameters)

@@ -27,6 +27,8 @@ class Combiner(ABC):
     mixes_gradient: bool = False
     #: names of the buffers remembered from step to step
     remembers: tuple[str, ...] = ()
+    #: whether it may want the gradient at ``w - eps`` as well
+    mirrors: bool = False
 
     def rests(self, step: int) -> bool:
         """Whether this step takes one pass only, and mixes in what earlier ones have taught."""
@@ -42,6 +44,10 @@ class Combiner(ABC):
 
     def constant(self, step: int) -> tuple[float, float] | None:
         """``(a, b)`` where they are known before the second pass; else None."""
+        return None
+
+    def mirror(self, step: int) -> float | None:
+        """Weight of the gradient at ``w - eps``, of a third pass; None: no such pass. Needs :meth:`constant`."""
         return None
 
     def beside(self, step: int) -> float | None:

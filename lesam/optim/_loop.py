@@ -81,7 +81,9 @@ class Loop:
     @property
     def passes(self) -> int:
         """Passes of the coming step, or of the one under way: the most it can take, until a gate has decided."""
-        return self.parts.direction.passes if self.climbs and not self.step.closed else 1
+        if not self.climbs or self.step.closed:
+            return 1
+        return self.parts.direction.passes + (self.parts.combine.mirror(self.bases.steps) is not None)
 
     def trainable(self) -> list[Tensor]:
         """Parameters that can have a gradient."""
@@ -217,12 +219,13 @@ class Loop:
         self.bases.refuse_evaluating()
         if self.step.closed and not self.local:
             self.step.reopen()
-        two = self.step.phase is Phase.CLEANED or self.passes == 2
+        two = self.step.phase is Phase.CLEANED or self.passes > 1
         step = self._open_second(scaler, two)
         with self.whole_or_nothing():
             combine, scale = (self.parts.combine, step.scale.factor()) if step.sharp and two else (None, 1.0)
             mix = mixing(combine, self.memory, step.number, scale)
             mix.workers = self._apart(mix)
+            step.mix = mix
             after_first = self._note_buffers(step)
             with ExitStack() as around:
                 leftover = Leftover(self.memory, [] if two else step.trainable)

@@ -57,6 +57,10 @@ class Mixing(ABC):
         Earlier ``pairs`` of passes of the same step are in the part that goes beside the base optimizer already.
         """
 
+    def turn(self, trainable: Sequence[Tensor]) -> None:
+        """Between the passes at ``w + eps`` and ``w - eps``: get what is in ``.grad`` ready to be added to again."""
+        raise RuntimeError(f"{self.combine!r} has no pass at w - eps")
+
     def _second(self, trainable: Sequence[Tensor]) -> Space:
         return self.memory.space("second gradients", [p for p in trainable if p.grad is not None])
 
@@ -103,6 +107,24 @@ class Fold(Mixing):
     def mix(self, trainable: Sequence[Tensor], pairs: int = 0) -> None:
         space = self._second(trainable)
         space.scale_(space.gradients(), self.a)
+
+
+class Mirror(Fold):
+    """A third gradient, at ``w - eps``, with the coefficient ``c``: it is added to ``(a / c) g_hat + (b / c) g``."""
+
+    def hand_over(self, space: Space, count: int, skip: Tensor | None) -> None:
+        super().hand_over(space, count, skip)
+        self.skip = skip
+
+    def turn(self, trainable: Sequence[Tensor]) -> None:
+        a, _ = self.combine.constant(self.step) or (1.0, 0.0)
+        c = self.combine.mirror(self.step) or 1.0
+        factor: float | Tensor = a / c
+        self.a = c
+        if self.skip is not None:  # three equal gradients, not finite: their mean, as with two of them
+            factor, self.a = factor + self.skip * (1.0 - factor), c + self.skip * (1 / 3 - c)
+        space = self._second(trainable)
+        space.scale_(space.gradients(), factor)
 
 
 class Keep(Mixing):
@@ -171,6 +193,8 @@ def mixing(combine: Combiner | None, memory: Memory, step: int, scale: float | T
     constant = combine.constant(step)
     if combine.beside(step) is not None:
         return Beside(combine, memory, step, scale)
+    if combine.mirror(step) is not None:
+        return Mirror(combine, memory, step, scale)
     if combine.remembers:
         return Teach(combine, memory, step, scale)
     if constant is not None:

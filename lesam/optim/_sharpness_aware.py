@@ -261,6 +261,7 @@ class SharpnessAware(torch.optim.Optimizer):
         Optional: after a bare ``backward()`` dropout is not replayed, and BatchNorm statistics cannot be undone.
         """
         _checks.no_sample_choice(self._loop)
+        _checks.two_passes_at_most(self._loop)
         return self._loop.first_pass(scaler)
 
     def perturbed(self, scaler: Any = None) -> AbstractContextManager[None]:
@@ -270,6 +271,7 @@ class SharpnessAware(torch.optim.Optimizer):
             scaler: A ``torch.amp.GradScaler``, if the loss is scaled; then step with ``scaler.step(opt)``.
         """
         _checks.no_sample_choice(self._loop)
+        _checks.two_passes_at_most(self._loop)
         refuse_unscaled(scaler, self)
         return self._loop.second_pass(scaler)
 

@@ -26,6 +26,7 @@ from ._scaling import LossScale
 
 if TYPE_CHECKING:
     from ._loop import Loop
+    from ._mixing import Mixing
 
 
 class Phase(Enum):
@@ -62,6 +63,7 @@ class Step:
     random: RandomState | None = None  # before pass one
     buffers: Buffers | None = None  # before pass one
     gradients: PassGradients | None = None  # of the pass under way
+    mix: Mixing | None = None  # what becomes of the gradients of the second pass
     first: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)  # the gradient of pass one, with its version
     moved: Space | None = None  # where the weights are perturbed just now, and the backup holds those of the last step
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"

@@ -14,6 +14,7 @@ from ._averages import Averaged, Drift
 from ._bases import Base
 from ._combiners import weighted
 from ._gates import LargeGradients
+from ._mirror import curvature
 from ._radii import Fixed
 from ._reuse import orthogonal
 from ._sharpness_aware import SharpnessAware
@@ -148,4 +149,36 @@ class EMASAM(SharpnessAware):
         super().__init__(base, direction=Drift(decay), radius=Fixed(rho), **options)
 
 
-KIN: tuple[type[SharpnessAware], ...] = (LookSAM, VaSSO, WSAM, EMASAM, AESAM)
+class CRSAM(SharpnessAware):
+    r"""CR-SAM: SAM with a penalty on the curvature along its perturbation, from a third pass on the other side.
+
+    Descends :math:`\hat g + \alpha\,(\hat g + \bar g - 2 g) + \beta\,(\hat g - \bar g)` with :math:`\hat g` and
+    :math:`\bar g` the gradients at :math:`w + \epsilon` and :math:`w - \epsilon`, and SAM's :math:`\epsilon`.
+
+    Three passes a step, with closures only.
+
+    Args:
+        base: The optimizer to wrap.
+        rho: The radius.
+        alpha: Weight of the curvature.
+        beta: Weight of the slope.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = CRSAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), alpha=0.2)
+        >>> opt.passes
+        3
+
+    References:
+        Wu, Luo, Wunsch: *CR-SAM: Curvature Regularized Sharpness-Aware Minimization*, AAAI 2024.
+    """
+
+    title = "CR-SAM"
+
+    def __init__(
+        self, base: Base, rho: Scalar = 0.05, alpha: Scalar = 0.1, beta: Scalar = 0.01, **options: Any
+    ) -> None:
+        super().__init__(base, radius=Fixed(rho), combine=curvature(alpha, beta), **options)
+
+
+KIN: tuple[type[SharpnessAware], ...] = (LookSAM, VaSSO, WSAM, EMASAM, AESAM, CRSAM)

@@ -46,8 +46,10 @@ ONE_OF_EACH = [
     Case("wsam", {"rho": 0.1, "gamma": 0.8}),
     Case("emasam", {"rho": 0.1, "decay": 0.9}),
     Case("aesam", {"rho": 0.1, "threshold": 0.3, "decay": 0.7}),
+    Case("crsam", {"rho": 0.1, "alpha": 0.3, "beta": 0.1}),
 ]
 ONE_PASS = ("msam", "s2sam", "emasam")
+CLOSURES_ONLY = ("crsam",)  # three passes
 EVERY_STEP: dict[str, dict[str, Any]] = {"looksam": {"every": 1}, "aesam": {"threshold": -100.0}}
 
 
@@ -76,6 +78,9 @@ def sgd(model: nn.Module | None = None) -> torch.optim.SGD:
 
 
 every_method = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
+every_method_in_contexts = pytest.mark.parametrize(
+    "case", [case for case in ONE_OF_EACH if case.name not in CLOSURES_ONLY], ids=str
+)
 every_form = pytest.mark.parametrize("case", ONE_OF_EACH + FORMS, ids=str)
 every_base = pytest.mark.parametrize("base_name", BASES)
 
@@ -126,7 +131,7 @@ def train(opt: lesam.SharpnessAware, model: nn.Module, steps: int, seed: int = 1
     """Train for some steps on the batches of ``seed``."""
     dtype = next(model.parameters()).dtype
     for x, y in batches(steps, seed, dtype):
-        if style == "closure":
+        if style == "closure" or opt.passes > 2:
             opt.step(closure_for(opt, model, x, y))
         else:
             context_step(opt, model, x, y)

@@ -117,7 +117,7 @@ def step_once(
         opt.zero_grad()
         return run_pass()
 
-    if style == "closure":
+    if style == "closure" or opt.passes > 2:
         opt.step(closure)
         return
     if opt.parts.direction.refresh_due(opt.steps):
@@ -131,7 +131,7 @@ def step_once(
 
 def step_in_style(opt: lesam.SharpnessAware, run_pass: Callable[[], Any], style: str) -> None:
     """One step with the same function for each pass."""
-    if style == "closure":
+    if style == "closure" or opt.passes > 2:
         opt.step(run_pass)
         return
     in_contexts(opt, run_pass)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lesam
 from lesam.optim._aside import at_last_step
 
-from .cases import Case, batches, every_method, sgd
+from .cases import Case, batches, every_method_in_contexts, sgd
 
 Snapshot = dict[str, Tensor]
 
@@ -66,7 +66,7 @@ class Watched:
         self.opt.step()
 
 
-@every_method
+@every_method_in_contexts
 def test_looking_at_the_last_step_changes_nothing(case: Case) -> None:
     """Bit for bit the same training, whether somebody looks or not; what is seen is the last step, in all phases."""
     watched, plain = Watched(case, watch=True), Watched(case, watch=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, ONE_OF_EACH, ONE_PASS, Case, batches, every_method, network, sgd
+from .cases import BASES, ONE_OF_EACH, ONE_PASS, Case, batches, every_method, every_method_in_contexts, network, sgd
 from .faults import assert_same_state, both_styles, model_bits, same_bits, step_in_style, step_once
 
 
@@ -215,7 +215,7 @@ def test_an_error_caught_inside_the_pass_does_not_spoil_it():
     assert same_bits(model_bits(scene.model), model_bits(fresh.model))
 
 
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
+@every_method_in_contexts
 @pytest.mark.parametrize("phase", ["inside clean", "after clean", "after perturbed"])
 def test_a_checkpoint_between_the_passes_is_that_of_the_last_step(case: Case, phase: str):
     """What validation inside an accumulation window saves: resumed, it takes the same step again."""

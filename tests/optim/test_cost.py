@@ -53,7 +53,8 @@ def test_no_more_than_forty_operations_whatever_the_number_of_tensors(case: Case
             call()
         beyond.append(operations(ours).total - operations(bare).total)
     # LE-SAM+'s second backward adds to gradients where the bare one creates them: one operation a tensor, in the pass.
-    slack = 60 if case.name == "lesamplus" else 0
+    # CR-SAM's second and third do.
+    slack = {"lesamplus": 60, "crsam": 120}.get(case.name, 0)
     assert beyond[0] <= 40
     assert beyond[1] <= 40 + slack
     assert beyond[1] - slack <= beyond[0]

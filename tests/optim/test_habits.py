@@ -15,7 +15,19 @@ from torch.utils.checkpoint import checkpoint
 
 import lesam
 
-from .cases import BASES, Case, batches, closure_for, every_method, flat, network, sgd, train, weights
+from .cases import (
+    BASES,
+    Case,
+    batches,
+    closure_for,
+    every_method,
+    every_method_in_contexts,
+    flat,
+    network,
+    sgd,
+    train,
+    weights,
+)
 from .clearing import by_base, by_hand, by_model, by_model_in_place, by_opt, refusal_of
 from .faults import model_bits, same_bits, step_once
 
@@ -37,7 +49,7 @@ def reference(case: Case, steps: int, parts: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize("clear", [by_model, by_base, by_hand])
-@every_method
+@every_method_in_contexts
 def test_clearing_between_the_passes_is_harmless(case: Case, clear: Callable[..., None]):
     """As packages with first_step(zero_grad=True) do it."""
     model = network()

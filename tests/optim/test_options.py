@@ -15,7 +15,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lesam
 from tests.reference import REFERENCES
 
-from .cases import BASES, ONE_PASS, Case, batches, climbing, every_base, every_method, network
+from .cases import (
+    BASES,
+    CLOSURES_ONLY,
+    ONE_PASS,
+    Case,
+    batches,
+    climbing,
+    every_base,
+    every_method,
+    every_method_in_contexts,
+    network,
+)
 from .faults import batch_norm_network, bits, both_styles, in_contexts, same_bits, step_once
 from .test_reference import reference_for
 
@@ -104,7 +115,7 @@ def test_every_other_step_and_a_late_switch(case: Case, style: str):
         reference = REFERENCES[case.name](list(theirs.parameters()), base, **case.options)
         for expected, (x, y) in zip(due, batches(6), strict=True):
             two = expected and case.name not in ONE_PASS
-            assert opt.passes == (2 if two else 1)
+            assert opt.passes == (1 + two + (two and case.name == "crsam"))
             step_once(opt, ours, (x, y), style)
             closure = closure_of(base, theirs, x, y)
             if expected:
@@ -135,7 +146,7 @@ def test_draws_and_refreshes_follow_the_step_count_through_plain_steps(name: str
     close(ours, theirs, rtol=1e-7)
 
 
-@every_method
+@every_method_in_contexts
 def test_a_loop_that_always_runs_both_passes(case: Case):
     """clean() where no first pass is needed costs one, and changes nothing."""
     for options in ({}, {"when": lesam.schedules.every(2)}):
@@ -199,7 +210,7 @@ def test_passes_is_a_plain_int():
     for name, method in lesam.METHODS.items():
         opt = method(BASES["sgd"](network().parameters()))
         assert type(opt.passes) is int
-        assert opt.passes == (1 if name in ONE_PASS else 2)
+        assert opt.passes == (1 if name in ONE_PASS else 3 if name in CLOSURES_ONLY else 2)
 
 
 def test_methods_go_by_their_lower_cased_name():
@@ -385,7 +396,7 @@ def test_local_perturbation_is_m_sharpness(name: str, style: str):
     close(model, other, rtol=1e-8)
 
 
-@every_method
+@every_method_in_contexts
 def test_local_pairs_in_contexts_equal_the_list(case: Case):
     listed, paired = network(), network()
     options = {"perturbation": "local", "max_norm": 0.5}
@@ -568,7 +579,7 @@ def test_last_is_nan_for_what_was_not_seen(case: Case, style: str):
     seen = {field for field in FIELDS if not math.isnan(float(opt.last[field]))}
     one_pass = case.name in ONE_PASS
     expected = {"rho", "cost"}
-    if style == "closure":
+    if style == "closure" or case.name in CLOSURES_ONLY:
         expected |= {"perturbed_loss"} | (set() if one_pass else {"loss"})
     if not one_pass:
         expected |= {"grad_norm"}
@@ -601,6 +612,7 @@ def test_the_cost_of_each_method():
     assert costs.pop("eigensam") == [2.0, 2.0, 8.0, 2.0]
     assert all(costs.pop(name) == [1.0] * 4 for name in ONE_PASS)
     assert costs.pop("looksam") == [2.0, 1.0, 1.0, 2.0]
+    assert costs.pop("crsam") == [3.0] * 4
     assert costs.pop("aesam") == [2.0, 1.0, 2.0, 1.0]
     esam = costs.pop("esam")
     assert all(1.0 < cost <= 2.0 for cost in esam)

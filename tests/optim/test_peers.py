@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import lesam
 
-from .cases import BASES, Case, batches, closure_for, every_base, every_method, network
+from .cases import BASES, Case, batches, closure_for, every_base, every_method, every_method_in_contexts, network
 from .faults import bits, both_styles, same_bits, step_once
 
 # ---------------------------------------------------------------------- moving from two calls
@@ -382,6 +382,7 @@ def test_signatures_are_those_of_the_documentation():
         "wsam": {"rho": 0.05, "gamma": 0.9, "decoupled": True},
         "emasam": {"rho": 0.05, "decay": 0.999},
         "aesam": {"rho": 0.05, "threshold": 0.0, "decay": 0.9},
+        "crsam": {"rho": 0.05, "alpha": 0.1, "beta": 0.01},
     }
     assert set(expected) == set(lesam.METHODS)
     for name, defaults in expected.items():
@@ -467,7 +468,7 @@ def test_every_public_name_is_exported():
 # ---------------------------------------------------------------------- loss scaling
 
 
-@every_method
+@every_method_in_contexts
 def test_a_loss_scaler_changes_neither_radius_nor_step(case: Case):
     """Scaled gradients would turn a loss-equated radius into none at all, and mix wrongly with unscaled ones."""
     model, other = network(dtype=torch.float32), network(dtype=torch.float32)

@@ -28,6 +28,7 @@ RADIUS_ZERO = [
     Case("wsam", {"rho": 0.0}),
     Case("emasam", {"rho": 0.0}),
     Case("aesam", {"rho": 0.0}),
+    Case("crsam", {"rho": 0.0}),
 ]
 
 
@@ -61,6 +62,7 @@ SAM_LIMITS = [
     Case("looksam", {"rho": 0.1, "every": 1}, "looksam-every-1"),
     Case("vasso", {"rho": 0.1, "theta": 1.0}, "vasso-theta-1"),
     Case("aesam", {"rho": 0.1, "threshold": -100.0}, "aesam-always"),
+    Case("crsam", {"rho": 0.1, "alpha": 0.0, "beta": 0.0}, "crsam-zero"),
     Case("wsam", {"rho": 0.1, "gamma": 0.5, "decoupled": False}, "wsam-coupled-gamma-half"),
 ]
 

@@ -63,6 +63,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "vasso": {"rho": [*NO_NUMBERS, None], "theta": [*NO_NUMBERS, None, 1.5]},
     "wsam": {"rho": [*NO_NUMBERS, None], "gamma": [*NO_NUMBERS, None, 1.0, 1.5], "decoupled": [1, None, "yes"]},
     "emasam": {"rho": [*NO_NUMBERS, None], "decay": [*NO_NUMBERS, None, 1.5]},
+    "crsam": {name: [*NO_NUMBERS, None] for name in ("rho", "alpha", "beta")},
     "aesam": {
         "rho": [*NO_NUMBERS, None],
         "threshold": [float("nan"), float("inf"), "1", True, None],

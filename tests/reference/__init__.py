@@ -8,6 +8,7 @@ and their references are handed the draw: `ESAMReference` its mask, `EigenSAMRef
 
 from .ae_sam import AESAMReference
 from .asam import ASAMReference
+from .cr_sam import CRSAMReference
 from .eigen_sam import EigenSAMReference
 from .ema_sam import EMASAMReference
 from .esam import ESAMReference
@@ -43,12 +44,14 @@ REFERENCES: dict[str, type[Reference]] = {
     "wsam": WSAMReference,
     "emasam": EMASAMReference,
     "aesam": AESAMReference,
+    "crsam": CRSAMReference,
 }
 
 __all__ = [
     "REFERENCES",
     "AESAMReference",
     "ASAMReference",
+    "CRSAMReference",
     "EMASAMReference",
     "ESAMReference",
     "EigenSAMReference",

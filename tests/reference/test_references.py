@@ -89,6 +89,7 @@ ONE_DIMENSIONAL_UPDATE: dict[str, tuple[dict[str, Any], float]] = {
     "vasso": ({"rho": 0.5}, H * (W + 0.5)),
     "wsam": ({"rho": 0.5, "gamma": 0.8}, H * (W + 4.0 * 0.5)),
     "emasam": ({"rho": 0.5}, H * W),
+    "crsam": ({"rho": 0.5, "alpha": 0.3, "beta": 0.1}, H * (W + 0.5) + 0.1 * H * 1.0),  # of no third derivative
     "aesam": ({"rho": 0.5}, H * (W + 0.5)),  # the average has only a tenth of the first gradient
 }
 
@@ -144,6 +145,7 @@ def test_weights_come_back_and_a_zero_gradient_perturbs_nothing(name: str) -> No
         ("looksam", {"every": 1}),
         ("vasso", {"theta": 1.0}),
         ("aesam", {"threshold": -100.0}),
+        ("crsam", {"alpha": 0.0, "beta": 0.0}),
         ("wsam", {"gamma": 0.5, "decoupled": False}),
     ],
 )

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 import lesam
 
-from ..optim.cases import ONE_OF_EACH, ONE_PASS, Case, batches, climbing, every_method, flat
+from ..optim.cases import CLOSURES_ONLY, ONE_OF_EACH, ONE_PASS, Case, batches, climbing, every_method_in_contexts, flat
 from ..optim.faults import assert_same_state, model_bits, same_bits, step_once
 from ..reference.long_hand import dot
 
-TWO_PASSES = [climbing(case) for case in ONE_OF_EACH if case.name not in (*ONE_PASS, "looksam")]
+IN_CONTEXTS = [case for case in ONE_OF_EACH if case.name not in CLOSURES_ONLY]
+TWO_PASSES = [climbing(case) for case in IN_CONTEXTS if case.name not in (*ONE_PASS, "looksam")]
 BARE = [case for case in TWO_PASSES if case.name != "aesam"]  # whose gate needs clean()
 FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda params, fused=False: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=fused),
@@ -70,7 +71,7 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 # ---------------------------------------------------------------------- equal to a run without a scaler
 
 
-@every_method
+@every_method_in_contexts
 @first_styles
 @pytest.mark.parametrize("scale", [1.0, 2.0**16])
 def test_equals_the_run_without_a_scaler(case: Case, first: str, scale: float):
@@ -88,7 +89,7 @@ def test_equals_the_run_without_a_scaler(case: Case, first: str, scale: float):
     assert opt.steps == 4
 
 
-@every_method
+@every_method_in_contexts
 def test_half_precision_stays_near_full_precision(case: Case):
     """fp16 autocast with a scaler against float32: as near as rounding to eleven bits allows."""
     model, other = network(), network()
@@ -201,7 +202,7 @@ def test_unscaling_and_clipping_oneself_equals_max_norm():
 LOOKING = Case("looksam", {"rho": 0.1, "alpha": 0.5, "every": 3}, "looksam-climbing")  # in the step that overflows
 OVERFLOWS = [
     pytest.param(case, overflow, id=f"{case}-pass-{overflow}")
-    for case in (*TWO_PASSES, *(case for case in ONE_OF_EACH if case.name in (*ONE_PASS, "looksam")), LOOKING)
+    for case in (*TWO_PASSES, *(case for case in IN_CONTEXTS if case.name in (*ONE_PASS, "looksam")), LOOKING)
     for overflow in ((0, 1) if case in (*TWO_PASSES, LOOKING) else (1,))
 ]
 

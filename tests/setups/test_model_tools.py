@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lesam
 
-from ..optim.cases import BASES, ONE_OF_EACH, Case, batches, closure_for, every_method, flat, network
+from ..optim.cases import BASES, CLOSURES_ONLY, ONE_OF_EACH, Case, batches, closure_for, every_method, flat, network
 from ..optim.faults import both_styles, model_bits, same_bits, step_once
 from ..reference import REFERENCES
 
@@ -133,7 +133,7 @@ def test_a_scheduled_run_equals_the_long_hand_method_under_the_same_schedule(nam
 # ---------------------------------------------------------------------- accumulation and clipping, in contexts
 
 
-@pytest.mark.parametrize("name", [c.name for c in ONE_OF_EACH if c.name != "eigensam"])
+@pytest.mark.parametrize("name", [c.name for c in ONE_OF_EACH if c.name not in ("eigensam", *CLOSURES_ONLY)])
 def test_accumulating_inside_the_contexts_equals_the_big_batch(name: str):
     """Micro-batches inside one ``clean()`` and one ``perturbed()``, each loss divided by their number."""
     case = next(case for case in ONE_OF_EACH if case.name == name)

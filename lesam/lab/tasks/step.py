@@ -79,6 +79,8 @@ def _sampled(optimizer: Any, objective: Objective) -> Stepper:
 def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
     if config.method == "esam":
         raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
+    if optimizer.parts.combine.mirrors:
+        raise ValueError(f"{config.method} takes three passes and has no fp16 path; use --precision bf16-mixed")
     if objective.ascent_loss is not None and optimizer.parts.gate is not None:
         raise ValueError(f"{config.method} may descend with its first gradient, and this task climbs another loss")
 

@@ -20,6 +20,7 @@ AT_WORK: dict[str, dict[str, Any]] = {
     "lesam": {"sigma": 0.05},
     "lesamplus": {"sigma": 0.05},
     "looksam": {"every": 2},
+    "aesam": {"threshold": -100.0},
 }
 INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 

@@ -87,7 +87,14 @@ TITLES = {
     **{"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "sam": "SAM", "asam": "ASAM", "fishersam": "Fisher-SAM"},
     **{"eigensam": "Eigen-SAM", "friendlysam": "Friendly-SAM", "gsam": "GSAM", "ssam": "SSAM", "esam": "ESAM"},
     **{"msam": "MSAM", "s2sam": "S2-SAM", "lesam": "LE-SAM", "lesamplus": "LE-SAM+"},
-    **{"looksam": "LookSAM", "vasso": "VaSSO", "wsam": "WSAM", "emasam": "EMA-SAM", "aesam": "AE-SAM"},
+    **{
+        "looksam": "LookSAM",
+        "vasso": "VaSSO",
+        "wsam": "WSAM",
+        "emasam": "EMA-SAM",
+        "aesam": "AE-SAM",
+        "crsam": "CR-SAM",
+    },
 }
 
 

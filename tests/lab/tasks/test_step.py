@@ -147,7 +147,7 @@ def test_clipping_bounds_the_step_of_plain_sgd(tmp_path: Path) -> None:
     assert 0 < float(moved) <= steps * config.optimizer.lr * 0.01 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("method", ["sgd", "lesam", "esam", "eigensam", "msam"])
+@pytest.mark.parametrize("method", ["sgd", "lesam", "esam", "eigensam", "msam", "crsam"])
 def test_bfloat16_runs(method: str, tmp_path: Path) -> None:
     config = override(
         recipes.build("digits", method=method, scale="smoke"), ["system.precision=bf16-mixed", "schedule.epochs=1"]
@@ -172,8 +172,9 @@ def test_float16_with_a_loss_scaler_is_the_same_training_within_its_digits(metho
                 assert other[name] == pytest.approx(row[name], rel=0.1), name
 
 
-def test_esam_has_no_float16_path_and_says_so(tmp_path: Path) -> None:
-    config = recipes.build("digits", method="esam", scale="smoke")
+@pytest.mark.parametrize("method", ["esam", "crsam"])
+def test_methods_without_a_float16_path_say_so(method: str, tmp_path: Path) -> None:
+    config = recipes.build("digits", method=method, scale="smoke")
     half = Fabric(
         accelerator="cpu",
         devices=1,
