@@ -9,7 +9,7 @@ from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
 from ._mirror import curvature
 from ._one_pass import Momentum, Stale
-from ._radii import Fixed, LossBudget, Radius
+from ._radii import EstimatedBudget, Fixed, LossBudget, Radius
 from ._reuse import orthogonal
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
@@ -28,6 +28,7 @@ from .methods import (
     FisherSAM,
     FriendlySAM,
     LESAMPlus,
+    OnePassLESAM,
 )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Direction",
     "Drift",
     "EigenSAM",
+    "EstimatedBudget",
     "Euclidean",
     "FisherSAM",
     "Fixed",
@@ -65,6 +67,7 @@ __all__ = [
     "Metric",
     "Momentum",
     "Noise",
+    "OnePassLESAM",
     "Radius",
     "RandomSubset",
     "SharpnessAware",

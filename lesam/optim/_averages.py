@@ -69,7 +69,7 @@ class Drift(Direction):
         space.add_(u, ascent.memory.recall("averaged weights", space), -1.0)
         return Way(u, downhill=True)
 
-    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int) -> None:
+    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int, scale: float | Tensor) -> None:
         share, name = 1.0 - value_at(self.decay, step), "averaged weights"
         # Several local pairs of passes start from the same weights, which are averaged in once.
         weights = [

@@ -46,11 +46,12 @@ class Parts:
                 f"{self.gate!r} cannot be used with {self.subset!r}: a step that does not climb descends with the "
                 "first gradient, and the subset leaves tensors out of it"
             )
-        if radius.needs_slope and not direction.slope_known:
+        estimated = radius.takes_estimates and direction.slope_estimated
+        if radius.needs_slope and not direction.slope_known and not estimated:
             raise ValueError(
                 f"{radius!r} cannot be used with {direction!r}: it needs the slope <g, eps_hat> before the pass, and "
-                "a one-pass direction learns the gradient only in it. Use Fixed(rho), or a direction made from the "
-                "gradient at w"
+                "a one-pass direction learns the gradient only in it. Use Fixed(rho), EstimatedBudget(sigma) with "
+                "Stale(), or a direction made from the gradient at w"
             )
         if radius.needs_slope and direction.slope_vanishes and not radius.bounded:
             raise ValueError(
@@ -144,6 +145,8 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
         slope = length  # <g, P g> / sqrt(g' P g)
     elif slope is None and parts.radius.needs_slope and g is not None:
         slope = space.dot(g, u, memory.scratch("backup")) / length
+    elif slope is None and parts.radius.needs_slope:
+        slope = length  # an estimate, for a radius that takes one
 
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)
     if parts.subset is not None and not parts.radius.needs_slope:

@@ -63,6 +63,8 @@ class Direction(ABC):
     remembers: tuple[str, ...] = ()
     #: whether ``<g, u>`` is known before the second pass
     slope_known: bool = True
+    #: whether ``u`` stands for the gradient to come, so that its length is an estimate of the slope along it
+    slope_estimated: bool = False
     #: whether ``<g, u>`` can be zero where ``g`` is not
     slope_vanishes: bool = False
 
@@ -83,8 +85,13 @@ class Direction(ABC):
     def learn_before(self, ascent: Ascent) -> None:  # noqa: B027 -- most directions learn nothing
         """Draft what the gradient at ``w`` teaches, once the perturbation is made."""
 
-    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int) -> None:  # noqa: B027
-        """Draft what the gradient at ``w + eps`` teaches, with the weights back at ``w``."""
+    def learn_after(  # noqa: B027
+        self, space: Space, memory: Memory, g_hat: Vector, step: int, scale: float | Tensor
+    ) -> None:
+        """Draft what the gradient at ``w + eps`` teaches, with the weights back at ``w``.
+
+        A loss scaler has multiplied ``g_hat`` by ``scale``.
+        """
 
     def refresh_due(self, step: int) -> bool:
         """Whether this step starts with a refresh from extra gradients."""

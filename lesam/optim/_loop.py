@@ -296,7 +296,8 @@ class Loop:
         teachers = [p for p in step.perturbable if p.grad is not None]
         if step.sharp and self.parts.direction.remembers and teachers:
             space = self.memory.space("teachers", teachers)
-            self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number)
+            scale = step.scale.factor()
+            self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number, scale)
         mix.mix(step.trainable, step.pairs)
         step.beside = mix.beside
         self._gather(step, mix.workers)

@@ -10,6 +10,7 @@ from ._arithmetic import Space, Vector
 from ._bases import Bases
 from ._directions import Ascent, Direction, Way
 from ._memory import Memory
+from .schedules import Scalar, checked, value_at
 
 
 class Momentum(Direction):
@@ -94,18 +95,28 @@ class Momentum(Direction):
 
 
 class Stale(Direction):
-    """The previous step's perturbed gradient: one pass (S2-SAM; Ji et al., NeurIPS 2024).
+    r"""A running average of the perturbed gradients of earlier steps: one pass.
 
-    The first step has none and perturbs nothing.
+    .. math:: d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t, \qquad \text{climbed in step } t + 1
+
+    With ``theta=1`` it is the previous step's gradient (S2-SAM; Ji et al., NeurIPS 2024). A parameter's first gradient
+    starts its average, so the first step has none and perturbs nothing.
+
+    Args:
+        theta: Weight of the newest gradient.
 
     Example:
-        >>> Stale().passes
-        1
+        >>> Stale().passes, Stale(theta=0.5)
+        (1, Stale(theta=0.5))
     """
 
     passes = 1
     remembers = ("stale gradient",)
     slope_known = False
+    slope_estimated = True
+
+    def __init__(self, theta: Scalar = 1.0) -> None:
+        self.theta = checked("theta", theta, 0.0, 1.0)
 
     def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
         return parameter.requires_grad and memory.knows("stale gradient", parameter)
@@ -113,8 +124,23 @@ class Stale(Direction):
     def vector(self, ascent: Ascent) -> Way:
         return Way(ascent.memory.recall("stale gradient", ascent.space))
 
-    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int) -> None:
-        space.copy_(memory.draft("stale gradient", space), g_hat)
+    def learn_after(self, space: Space, memory: Memory, g_hat: Vector, step: int, scale: float | Tensor) -> None:
+        theta = value_at(self.theta, step)
+        known = [memory.knows("stale gradient", p) for p in space.parameters]
+        d = memory.draft("stale gradient", space)
+        # A loss scaler changes its scale from step to step: what is kept is the gradient of the loss.
+        scaled = isinstance(scale, Tensor) or scale != 1.0
+        if theta == 1.0:
+            space.copy_(d, g_hat)
+        else:
+            if scaled:
+                space.scale_(d, scale)
+            space.lerp_(d, g_hat, [theta if each else 1.0 for each in known])
+        if scaled:
+            space.scale_(d, 1.0 / scale)
+
+    def __repr__(self) -> str:
+        return "Stale()" if self.theta == 1.0 else f"Stale(theta={self.theta!r})"
 
 
 def _fits(buffer: object, parameter: Tensor) -> bool:

@@ -24,6 +24,8 @@ class Radius(ABC):
 
     #: whether the slope is read at all; if not, it need not be computed, nor even be known before the pass
     needs_slope: bool
+    #: whether an estimate of the slope will do, where a direction of one pass knows no more
+    takes_estimates: bool = False
     #: whether ``rho`` stays finite as the slope goes to zero
     bounded: bool
 
@@ -91,3 +93,23 @@ class LossBudget(Radius):
 
     def __repr__(self) -> str:
         return f"LossBudget(sigma={self.sigma!r}, rho_max={self.rho_max!r})"
+
+
+class EstimatedBudget(LossBudget):
+    r"""The loss budget along a direction of one pass, whose slope is estimated by the direction's own length.
+
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert d_{t-1}\rVert + \varrho},\ \rho_{max}\right)
+
+    The length of an average of gradients is the slope along it of a loss whose gradient is that average. The rise of
+    this batch's loss is smaller, by the cosine between its gradient and the average; the budget is searched for anyway.
+    Directions of two passes know their slope, and get it.
+
+    Example:
+        >>> EstimatedBudget(0.2)
+        EstimatedBudget(sigma=0.2, rho_max=None)
+    """
+
+    takes_estimates = True
+
+    def __repr__(self) -> str:
+        return f"EstimatedBudget(sigma={self.sigma!r}, rho_max={self.rho_max!r})"

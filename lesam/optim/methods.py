@@ -11,7 +11,7 @@ from ._combiners import excess, gap, renormalized
 from ._directions import Noise, TopEigenvector
 from ._metrics import Adaptive, DiagonalFisher
 from ._one_pass import Momentum, Stale
-from ._radii import Fixed, LossBudget
+from ._radii import EstimatedBudget, Fixed, LossBudget
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
 from .kin import KIN
@@ -333,7 +333,45 @@ class LESAMPlus(SharpnessAware):
         super().__init__(base, radius=LossBudget(sigma, rho_max, varrho), combine=excess(alpha, form), **options)
 
 
+class OnePassLESAM(SharpnessAware):
+    r"""One-pass LE-SAM: the loss budget along an average of the last perturbed gradients, at the price of the base.
+
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert d_{t-1}\rVert + \varrho},\ \rho_{max}\right), \qquad
+              \epsilon = \rho_t\, \frac{d_{t-1}}{\lVert d_{t-1}\rVert}, \qquad
+              d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t
+
+    The gradient at :math:`w` is never computed: the average stands for it, its length for the slope. The first step
+    perturbs nothing. As in LE-SAM, gradients must be those of the mean loss, unscaled and unclipped.
+
+    Args:
+        base: The optimizer to wrap.
+        sigma: The loss budget.
+        theta: Weight of the newest gradient in the average; 1 climbs along the last step's gradient alone.
+        rho_max: Cap on the radius, or None.
+        varrho: Keeps the division finite.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = OnePassLESAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), sigma=0.2)
+        >>> opt.passes
+        1
+    """
+
+    title = "One-pass LE-SAM"
+
+    def __init__(
+        self,
+        base: Base,
+        sigma: Scalar = 0.2,
+        theta: Scalar = 0.5,
+        rho_max: Scalar | None = 0.4,
+        varrho: float = 1e-12,
+        **options: Any,
+    ) -> None:
+        super().__init__(base, direction=Stale(theta), radius=EstimatedBudget(sigma, rho_max, varrho), **options)
+
+
+PUBLISHED = (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus)
 METHODS: dict[str, type[SharpnessAware]] = {
-    method.__name__.lower(): method
-    for method in (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus, *KIN)
+    method.__name__.lower(): method for method in (*PUBLISHED, *KIN, OnePassLESAM)
 }

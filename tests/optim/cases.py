@@ -47,8 +47,9 @@ ONE_OF_EACH = [
     Case("emasam", {"rho": 0.1, "decay": 0.9}),
     Case("aesam", {"rho": 0.1, "threshold": 0.3, "decay": 0.7}),
     Case("crsam", {"rho": 0.1, "alpha": 0.3, "beta": 0.1}),
+    Case("onepasslesam", {"sigma": 0.05, "theta": 0.6, "rho_max": 0.2}),
 ]
-ONE_PASS = ("msam", "s2sam", "emasam")
+ONE_PASS = ("msam", "s2sam", "emasam", "onepasslesam")
 CLOSURES_ONLY = ("crsam",)  # three passes
 EVERY_STEP: dict[str, dict[str, Any]] = {"looksam": {"every": 1}, "aesam": {"threshold": -100.0}}
 

@@ -29,6 +29,7 @@ RADIUS_ZERO = [
     Case("emasam", {"rho": 0.0}),
     Case("aesam", {"rho": 0.0}),
     Case("crsam", {"rho": 0.0}),
+    Case("onepasslesam", {"sigma": 0.0}),
 ]
 
 

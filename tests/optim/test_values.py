@@ -63,6 +63,12 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "vasso": {"rho": [*NO_NUMBERS, None], "theta": [*NO_NUMBERS, None, 1.5]},
     "wsam": {"rho": [*NO_NUMBERS, None], "gamma": [*NO_NUMBERS, None, 1.0, 1.5], "decoupled": [1, None, "yes"]},
     "emasam": {"rho": [*NO_NUMBERS, None], "decay": [*NO_NUMBERS, None, 1.5]},
+    "onepasslesam": {
+        "sigma": [*NO_NUMBERS, None],
+        "theta": [*NO_NUMBERS, None, 1.5],
+        "rho_max": NO_NUMBERS,
+        "varrho": [*NO_NUMBERS, None],
+    },
     "crsam": {name: [*NO_NUMBERS, None] for name in ("rho", "alpha", "beta")},
     "aesam": {
         "rho": [*NO_NUMBERS, None],

@@ -20,6 +20,7 @@ from .lesam_plus import LESAMPlusReference
 from .long_hand import Reference
 from .look_sam import LookSAMReference
 from .msam import MSAMReference
+from .one_pass_lesam import OnePassLESAMReference
 from .s2_sam import S2SAMReference
 from .sam import SAMReference
 from .ssam import SSAMReference
@@ -45,6 +46,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "emasam": EMASAMReference,
     "aesam": AESAMReference,
     "crsam": CRSAMReference,
+    "onepasslesam": OnePassLESAMReference,
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "LESAMReference",
     "LookSAMReference",
     "MSAMReference",
+    "OnePassLESAMReference",
     "Reference",
     "S2SAMReference",
     "SAMReference",

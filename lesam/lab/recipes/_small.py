@@ -11,11 +11,10 @@ from typing import Any
 
 from lesam.lab.config.optimizer import ADAPTIVE, OptimizerConfig, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes.recipe import Settings
+from lesam.lab.recipes.recipe import BUDGETED, Settings
 
 SIDE = 16
 EPOCHS = 25
-BUDGETED = ("lesam", "lesamplus")
 
 # Where a search starts, not its result.
 START: Mapping[str, Settings] = {
@@ -26,6 +25,7 @@ START: Mapping[str, Settings] = {
     "msam": {"rho": 1.0},
     "lesam": {"sigma": 0.2, "rho_max": None},
     "lesamplus": {"sigma": 0.1, "rho_max": None},
+    "onepasslesam": {"sigma": 0.1, "rho_max": None},
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes.recipe import Recipe
+from lesam.lab.recipes.recipe import BUDGETED, Recipe
 
 EPOCHS = 50
 
@@ -45,7 +45,7 @@ def digits(method: str, scale: str, seed: int) -> RunConfig:
         schedule=ScheduleConfig(
             epochs=epochs,
             # Annealed over the last fifth.
-            budget_anneal_start=0.8 if method in ("lesam", "lesamplus") else None,
+            budget_anneal_start=0.8 if method in BUDGETED else None,
         ),
         record=RecordConfig(evaluate_every=1 if scale == "smoke" else 3, checkpoint_every=10, keep=1),
     )

@@ -46,6 +46,7 @@ NETWORKS: dict[str, Network] = {
             "s2sam": {"rho": 0.4},
             "lesam": {"sigma": 0.3, "rho_max": None},
             "lesamplus": {"sigma": 0.2, "rho_max": None},
+            "onepasslesam": {"sigma": 0.2, "rho_max": None},
         },
     ),
     "cnn": Network(
@@ -65,6 +66,7 @@ NETWORKS: dict[str, Network] = {
             "s2sam": {"rho": 0.1},
             "lesam": {"sigma": 0.1, "rho_max": None},
             "lesamplus": {"sigma": 0.05, "rho_max": None},
+            "onepasslesam": {"sigma": 0.05, "rho_max": None},
         },
     ),
 }

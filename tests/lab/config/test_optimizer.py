@@ -94,6 +94,7 @@ TITLES = {
         "emasam": "EMA-SAM",
         "aesam": "AE-SAM",
         "crsam": "CR-SAM",
+        "onepasslesam": "One-pass LE-SAM",
     },
 }
 
