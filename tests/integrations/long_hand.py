@@ -8,12 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Updates = list[Tensor]
-
 
 def step(base: Any, loss: Callable[[], Tensor], sigma: float) -> float:
     """The base's own step with the gradient at ``w + sigma g / |g|^2``; returns the clean loss."""
-    trained = [p for group in base.param_groups for p in group["params"] if p.requires_grad]
+    clean = climb([p for group in base.param_groups for p in group["params"] if p.requires_grad], loss, sigma)
+    base.step()
+    return clean
+
+
+def climb(trained: list[Tensor], loss: Callable[[], Tensor], sigma: float) -> float:
+    """Leaves the gradient at ``w + sigma g / |g|^2`` in ``.grad`` and the weights as they were."""
     kept = [p.detach().clone() for p in trained]
     clean = _gradients(trained, loss)
     squared = sum(float(p.grad.double().square().sum()) for p in trained if p.grad is not None)
@@ -25,7 +29,6 @@ def step(base: Any, loss: Callable[[], Tensor], sigma: float) -> float:
     with torch.no_grad():
         for p, before in zip(trained, kept, strict=True):
             p.copy_(before)
-    base.step()
     return clean
 
 
