@@ -73,6 +73,11 @@ class SharpnessAwareTrainer(transformers.Trainer):
             raise ValueError(
                 f"optimizers has a {type(self.optimizer).__name__}: give that or sharpness={sharpness!r}, not both"
             )
+        if self.is_deepspeed_enabled:
+            raise ValueError(
+                "with DeepSpeed, Accelerate takes the step inside backward(), before there can be a second pass: use "
+                'FSDP2 (fsdp="full_shard", fsdp_config={"fsdp_version": 2}) or DistributedDataParallel'
+            )
         if hasattr(self, "_buffered_inputs"):  # TRL's GRPO, RLOO, distillation
             raise ValueError(
                 f"{type(self).__name__} generates the samples of a step inside the step, and the perturbed "
