@@ -16,7 +16,7 @@ PACKAGE = Path(lesam.__file__).parent
 PROJECT = PACKAGE.parent / "pyproject.toml"
 NAMED_OTHERWISE = {"PIL": "pillow", "sklearn": "scikit-learn"}
 # The lab logs to it where it is installed, and refuses by name where it is not.
-OPTIONAL = {"wandb"}
+OPTIONAL = {"trackio"}
 
 pytestmark = pytest.mark.skipif(not PROJECT.exists(), reason="the project file is not part of an installed package")
 

@@ -3,13 +3,17 @@
 The Trainer of Transformers accumulates over micro-batches, normalises their losses by number or by tokens, clips and
 steps without a closure. :class:`SharpnessAwareTrainer` runs the second pass over all micro-batches of a step before the
 gradients are clipped, so the ascent sees the gradient of the mean loss of the effective batch, and what is clipped,
-logged and stepped with is the combined gradient. Accelerate on its own needs nothing from here.
+logged and stepped with is the combined gradient. :func:`sharpness_aware` does the same to any class derived from
+Trainer: ``Seq2SeqTrainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, ``SentenceTransformerTrainer``. Accelerate on its
+own needs nothing from here.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,6 +26,8 @@ from lesam.optim import METHODS, SharpnessAware
 from ._window import Window, as_evaluated, evaluate
 
 MicroBatch = tuple[dict[str, Any], Any]  # inputs, and the number of items that the loss is divided by
+NOTES = ("_metrics", "_stored_metrics", "_total_train_tokens", "accum_loss_components")
+"""Where Trainers write down, in ``compute_loss``, what they log beside the loss (TRL, sentence-transformers)."""
 
 
 class SharpnessAwareTrainer(transformers.Trainer):
@@ -66,6 +72,17 @@ class SharpnessAwareTrainer(transformers.Trainer):
         if sharpness is not None and isinstance(self.optimizer, SharpnessAware):
             raise ValueError(
                 f"optimizers has a {type(self.optimizer).__name__}: give that or sharpness={sharpness!r}, not both"
+            )
+        if self.is_deepspeed_enabled:
+            raise ValueError(
+                "with DeepSpeed, Accelerate takes the step inside backward(), before there can be a second pass: use "
+                'FSDP2 (fsdp="full_shard", fsdp_config={"fsdp_version": 2}) or DistributedDataParallel'
+            )
+        if hasattr(self, "_buffered_inputs"):  # TRL's GRPO, RLOO, distillation
+            raise ValueError(
+                f"{type(self).__name__} generates the samples of a step inside the step, and the perturbed "
+                "pass would train on others: use a Trainer whose data are given (SFTTrainer, DPOTrainer), or this one "
+                "without a sharpness-aware method"
             )
 
     # ------------------------------------------------------------------ the optimizer
@@ -125,7 +142,8 @@ class SharpnessAwareTrainer(transformers.Trainer):
 
     def _make_window(self, model: nn.Module) -> Window[MicroBatch]:
         def replay(micro_batch: MicroBatch, count: int) -> None:
-            self._pass(model, *micro_batch)  # divides by count, or rather by items, itself
+            with self._not_noted():
+                self._pass(model, *micro_batch)  # divides by count, or rather by items, itself
 
         optimizer = _unwrapped(self.optimizer)
         if not isinstance(optimizer, SharpnessAware):
@@ -150,7 +168,7 @@ class SharpnessAwareTrainer(transformers.Trainer):
             model.eval()
             losses = []
             for items in (num_items, 2 * num_items):  # type: ignore[operator]
-                with self.compute_loss_context_manager():
+                with self._not_noted(), self.compute_loss_context_manager():
                     losses.append(self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=items))
             self._means = bool(losses[0] == losses[1] != 0)
 
@@ -176,6 +194,16 @@ class SharpnessAwareTrainer(transformers.Trainer):
             self.compute_loss_func = function
 
     @contextmanager
+    def _not_noted(self) -> Iterator[None]:
+        """What a forward inside writes down for the logs is forgotten: they are of the clean pass."""
+        notes = {name: vars(self)[name] for name in NOTES if name in vars(self)}
+        vars(self).update(copy.deepcopy(notes))
+        try:
+            yield
+        finally:
+            vars(self).update(notes)
+
+    @contextmanager
     def _as_whole_batch(self) -> Iterator[None]:
         """A micro-batch is a batch of its own inside: its loss is not divided by their number."""
         count = self.current_gradient_accumulation_steps
@@ -199,6 +227,31 @@ class SharpnessAwareTrainer(transformers.Trainer):
     def _load_best_model(self) -> None:
         evaluate(_unwrapped(self.optimizer))  # or a later evaluate() would take the weights for trained ones
         super()._load_best_model()
+
+
+@cache
+def sharpness_aware(trainer: type[transformers.Trainer]) -> type[SharpnessAwareTrainer]:
+    """The class ``trainer`` with sharpness-aware steps: takes ``sharpness`` and ``sharpness_options`` as well.
+
+    For any class derived from ``transformers.Trainer`` whose data are given. What it logs beside the loss (TRL's token
+    accuracies and rewards) is that of the clean pass. The same class every time, a subclass of both ``trainer`` and
+    :class:`SharpnessAwareTrainer`.
+
+    Args:
+        trainer: ``Seq2SeqTrainer``, ``trl.SFTTrainer``, ``trl.DPOTrainer``, ``SentenceTransformerTrainer``, your own.
+
+    Example:
+        >>> Seq2Seq = sharpness_aware(transformers.Seq2SeqTrainer)
+        >>> Seq2Seq.__name__, issubclass(Seq2Seq, transformers.Seq2SeqTrainer)
+        ('SharpnessAwareSeq2SeqTrainer', True)
+    """
+    if not (isinstance(trainer, type) and issubclass(trainer, transformers.Trainer)):
+        raise ValueError(f"sharpness_aware takes a class derived from transformers.Trainer, got {trainer!r}")
+    if trainer is transformers.Trainer:
+        return SharpnessAwareTrainer
+    if issubclass(trainer, SharpnessAwareTrainer):
+        return trainer
+    return type(f"SharpnessAware{trainer.__name__}", (SharpnessAwareTrainer, trainer), {"__doc__": trainer.__doc__})
 
 
 def _unwrapped(optimizer: Any) -> Any:

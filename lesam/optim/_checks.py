@@ -104,7 +104,17 @@ def dense_gradients(parameters: Iterable[Tensor]) -> None:
 def some_gradient(parameters: Iterable[Tensor], which: str) -> None:
     """Refuse a pass without a backward."""
     if all(parameter.grad is None for parameter in parameters):
-        raise RuntimeError(f"the {which} left no gradient: call backward() on the loss in it")
+        raise RuntimeError(f"the {which} left no gradient: call backward() on the loss in it{replaced_by_deepspeed()}")
+
+
+def replaced_by_deepspeed() -> str:
+    """What else may be the reason for an optimizer without gradients, where DeepSpeed is in use."""
+    if "deepspeed" not in sys.modules:
+        return ""
+    return (
+        ". DeepSpeed's ZeRO replaces the optimizer's parameters by flat parts that never have a gradient: use "
+        "zero_optimization stage 0, torch's FSDP2, or ZeroRedundancyOptimizer"
+    )
 
 
 def passed(leftover: Leftover, trainable: list[Tensor], which: str) -> None:

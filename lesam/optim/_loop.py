@@ -97,7 +97,7 @@ class Loop:
         """Bring the work buffers in line with the parameters; returns the space of what can be perturbed."""
         trainable, perturbable = self.trainable(), self.perturbable()
         if not trainable:
-            raise RuntimeError("no parameter of this optimizer requires a gradient")
+            raise RuntimeError(f"no parameter of this optimizer requires a gradient{_checks.replaced_by_deepspeed()}")
         self.bases.refuse_evaluating()
         if self.history.fresh:
             refuse_flattened(trainable, self.model)

@@ -1,5 +1,6 @@
 """DistributedDataParallel with two processes: what is computed, and what is sent."""
 
+import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import lesam
@@ -122,6 +124,34 @@ def several_bases(name: str) -> Tensor:
     for x, y in shared_batches():
         opt.step(closure_for(opt, ddp, x, y))
     return numbers(model)
+
+
+def zero_redundancy(name: str) -> dict[str, Any]:
+    """Halfway the state is saved by one process and loaded by both, into objects made anew."""
+
+    def build() -> tuple[nn.Module, Any, Any]:
+        model = network()
+        base = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.02, weight_decay=1e-2)
+        ddp = DistributedDataParallel(model)
+        return ddp, base, BY_NAME[name].make(base, model=ddp)
+
+    ddp, base, opt = build()
+    kept = 0
+    for number, (x, y) in enumerate(shared_batches()):
+        if number == STEPS // 2:
+            kept = len(base.optim.state)
+            base.consolidate_state_dict(to=0)
+            file = io.BytesIO()
+            if dist.get_rank() == 0:
+                torch.save({"model": ddp.module.state_dict(), "optimizer": opt.state_dict()}, file)
+            content = [file.getvalue()]
+            dist.broadcast_object_list(content, src=0)
+            saved = torch.load(io.BytesIO(content[0]), weights_only=False)
+            ddp, base, opt = build()
+            ddp.module.load_state_dict(saved["model"])
+            opt.load_state_dict(saved["optimizer"])
+        opt.step(closure_for(opt, ddp, x, y))
+    return {"weights": numbers(ddp), "kept": kept, "parameters": len(list(ddp.parameters()))}
 
 
 def plain_sgd() -> dict[str, Any]:
@@ -247,6 +277,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
         for in_pass in (0, 1)
     },
     **{f"several bases {name}": partial(several_bases, name) for name in ("lesam", "lesamplus", "friendlysam")},
+    **{f"zero redundancy {name}": partial(zero_redundancy, name) for name in ("lesam", "lesamplus", "friendlysam")},
     "local without model": local_without_model,
     "local with a static graph": local_with_a_static_graph,
     "local after a bare backward": local_after_a_bare_backward,
@@ -296,6 +327,15 @@ def test_several_bases(outcomes: Any, name: str):
     for x, y in batches(STEPS):
         opt.step(closure_for(opt, model, x, y))
     assert_equal_to(numbers(model), outcomes[f"several bases {name}"])
+
+
+@pytest.mark.parametrize("name", ["lesam", "lesamplus", "friendlysam"])
+def test_states_spread_over_processes(outcomes: Any, name: str):
+    """ZeroRedundancyOptimizer: the run of one process with AdamW, saved and resumed halfway."""
+    results = outcomes[f"zero redundancy {name}"]
+    assert_equal_to(alone(BY_NAME[name], "adamw"), [result["weights"] for result in results])
+    assert sum(result["kept"] for result in results) == results[0]["parameters"]
+    assert all(result["kept"] > 0 for result in results), "each process keeps the states of some parameters"
 
 
 def test_clipping_is_of_the_combined_gradient(outcomes: Any):

@@ -46,8 +46,10 @@ def check(config: RunConfig) -> None:
             raise ValueError(
                 f"record.keep_epochs must lie in 1..{schedule.epochs} (the epochs) or be fractions, got {time}"
             )
-    if config.record.wandb is not None and not config.record.wandb.strip():
-        raise ValueError("record.wandb names a project, got an empty name; none logs nothing there")
+    for name in ("wandb", "mlflow", "trackio"):
+        project = getattr(config.record, name)
+        if project is not None and not project.strip():
+            raise ValueError(f"record.{name} names a project, got an empty name; none logs nothing there")
     if config.system.nodes < 1:
         raise ValueError(f"system.nodes must be at least 1, got {config.system.nodes}")
     if config.system.accelerator not in ACCELERATORS:

@@ -197,6 +197,10 @@ class RecordConfig:
     tensorboard: bool = field(default=False, metadata=NOT_IDENTITY)
     wandb: str | None = field(default=None, metadata=NOT_IDENTITY)
     """Weights & Biases project to log to."""
+    mlflow: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """MLflow experiment to log to."""
+    trackio: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """Trackio project to log to."""
 
     def __post_init__(self) -> None:
         """Refuse intervals below one."""

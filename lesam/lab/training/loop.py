@@ -13,7 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 from lesam.lab.config.checks import check
-from lesam.lab.config.run import RunConfig, moment
+from lesam.lab.config.run import RecordConfig, RunConfig, moment
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunBusyError, RunFolder
@@ -25,7 +25,7 @@ from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.interrupt import Interrupt, RunInterruptedError
 from lesam.lab.training.layout import laid_out
 from lesam.lab.training.length import Choice, choose, first_pass
-from lesam.lab.training.loggers import check_loggers, make_loggers
+from lesam.lab.training.loggers import Loggers, check_loggers
 from lesam.lab.training.reporter import Reporter, Silent, reporter
 from lesam.lab.training.session import Session
 from lesam.lab.training.tracking import Tracker
@@ -145,7 +145,9 @@ def _finish(session: Session, folder: RunFolder, progress: Reporter, choice: Cho
     with Interrupt() as interrupt:
         session.fabric.barrier()
         try:
-            return Run(session, folder, progress, interrupt, choice).finish()
+            run = Run(session, folder, progress, interrupt, choice)
+            with run.loggers:
+                return run.finish()
         finally:
             progress.stop()
 
@@ -168,7 +170,8 @@ class Run:
         self.fabric, self.config = session.fabric, session.config
         self.record = self.config.record
         self.kept = tuple(moment(time, session.times.epochs) for time in self.record.keep_epochs)
-        self.loggers = make_loggers(self.record, folder.path) if self.fabric.is_global_zero else []
+        log_to = self.record if self.fabric.is_global_zero else RecordConfig()
+        self.loggers = Loggers(log_to, folder.path, progress.message)
         found, complaints = self.fabric.broadcast(checkpoints.newest_valid(folder.checkpoints))
         for complaint in complaints:
             progress.message(complaint)
@@ -273,8 +276,7 @@ class Run:
             every = self.record.steps_every
             steps = meter.windows(table, sizes, epoch=session.epoch, first_step=first_step, every=every)
             self.folder.append(row, steps)
-            for logger in self.loggers:
-                logger.log_metrics({k: v for k, v in row.items() if v is not None}, step=session.step)
+        self.loggers.log(row, step=session.step)
         return row
 
     def _time_passed(self) -> bool:

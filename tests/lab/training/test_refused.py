@@ -38,6 +38,7 @@ from tests.lab.running import smoke
         ("sgd", "record.checkpoint_steps=0", r"record\.checkpoint_steps must be at least 1 or None, got 0"),
         ("sgd", "record.keep_epochs=3", r"record\.keep_epochs must lie in 1\.\.2 .* got 3"),
         ("sgd", "record.wandb=", r"record\.wandb names a project"),
+        ("sgd", "record.mlflow=", r"record\.mlflow names a project"),
         ("sgd", "system.nodes=0", r"system\.nodes must be at least 1, got 0"),
         ("sgd", "system.accelerator=tpu", r"system\.accelerator must be one of .* got tpu"),
         ("sgd", "system.precision=16-mixed", r"system\.precision=16-mixed needs a GPU"),
