@@ -12,7 +12,7 @@ OLDEST_TORCH := 2.6.0
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types format test-oldest benchmarks study-tables clean help
+.PHONY: demo test lint types format test-oldest dist release-check benchmarks study-tables clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
@@ -44,8 +44,16 @@ test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest support
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \
 		tests/optim tests/reference tests/setups lesam/optim $(PYTEST)
 
+dist: $(VENV)-dist/.done ## wheel and sdist in dist/, looked into and tried in an empty environment
+	rm -rf dist build *.egg-info
+	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/python .ci/dist.py dist
+
+release-check: ## may this commit be published?  make release-check TAG=v0.1.0
+	$(PYTHON) .ci/release.py $(TAG)
+
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-dist .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("lesam needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -63,4 +71,10 @@ $(VENV)-oldest/.done: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy pytest pytest-xdist pytest-timeout hypothesis
 	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# What builds the wheel is not what uses it: an environment with the builder and nothing else.
+$(VENV)-dist/.done: constraints.txt
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
 	touch $@
