@@ -17,6 +17,7 @@ PROJECT = PACKAGE.parent / "pyproject.toml"
 NAMED_OTHERWISE = {
     "PIL": "pillow",
     "curvlinops": "curvlinops-for-pytorch",
+    "griffe": "griffelib",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
@@ -38,6 +39,8 @@ def imported(folder: Path) -> set[str]:
     return {NAMED_OTHERWISE.get(name, name) for name in found - set(sys.stdlib_module_names) - {"lesam"}} - OPTIONAL
 
 
+# Tests that need a browser are skipped where there is none.
+BROWSER = {"playwright"}
 # Declared and imported by others only: Lightning's logger writes with it.
 IMPORTED_ELSEWHERE = {"tensorboard"}
 
@@ -73,7 +76,8 @@ def test_an_extra_brings_nothing_that_its_room_does_not_import(extra: str, room:
     assert declared(extra) - IMPORTED_ELSEWHERE <= imported_by(f"lesam/{room}")
 
 
-def test_tests_benchmarks_and_examples_import_what_is_declared() -> None:
+def test_what_is_around_the_package_imports_what_is_declared() -> None:
     everything = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
-    ours = {"tests", "benchmarks", "measuring"}
-    assert imported_by("tests", "benchmarks", "examples") - ours <= declared(*everything)
+    folders = ("tests", "benchmarks", "examples", "docs/tutorials", "website")
+    ours = {"tests", "benchmarks", "measuring"} | {file.stem for file in (PACKAGE.parent / "website").glob("*.py")}
+    assert imported_by(*folders) - ours - BROWSER <= declared(*everything) | {"torch"}

@@ -338,3 +338,4 @@ METHODS: dict[str, type[SharpnessAware]] = {
     method.__name__.lower(): method
     for method in (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus)
 }
+"""The published methods by the name that the command line and configurations use: ``"lesam"`` is :class:`LESAM`."""
