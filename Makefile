@@ -53,7 +53,7 @@ docs: $(VENV)/.all ## the site in site/, with tutorials run; a broken link, an u
 
 dist: $(VENV)-dist/.done ## wheel and sdist in dist/, looked into and tried in an empty environment
 	rm -rf dist build *.egg-info
-	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/python -m build --quiet --outdir dist
 	$(VENV)-dist/bin/python .ci/dist.py dist
 
 release-check: ## may this commit be published?  make release-check TAG=v0.1.0

@@ -18,6 +18,7 @@ import pytest
 import lesam
 import lesam.flatness
 import lesam.schedules
+from lesam.lab.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("mkdocs", reason="the site is made with the extra `docs`")
@@ -39,7 +40,8 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "file", ["website/links.py", "website/formulas.py", "website/docstrings.py", "benchmarks/tables.py"]
 )
-def test_examples_in_docstrings(file: str):
+def test_examples_in_docstrings(file: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "website"))
     names = runpy.run_path(str(ROOT / file))
     finder = doctest.DocTestFinder()
     functions = [value for value in names.values() if isinstance(value, types.FunctionType)]
@@ -75,6 +77,11 @@ def test_every_document_and_every_public_name_is_there(site: Path):
     public += [f"lesam.schedules.{name}" for name in lesam.schedules.__all__]
     reference = "".join(text for name, text in found.items() if name.startswith("reference/"))
     assert [name for name in public if f'id="{name}"' not in reference] == []
+
+
+def test_every_command_is_there(site: Path):
+    page = pages(site)["reference/commands.html"]
+    assert [name for name in COMMANDS if f'id="lesam-{name}"' not in page] == []
 
 
 def test_each_training_set_up_has_a_page(site: Path):
@@ -178,6 +185,8 @@ def project(tmp_path: Path) -> Path:
     for name in MODULES:
         text = '"""A module."""\n\n\ndef train():\n    """A function, :math:`x^2`."""\n'
         write(tmp_path / "lesam" / Path(*name.split(".")) / "__init__.py", text)
+    app = "class make_app:\n    def generate_docs(self, output_format):\n        return '# lesam\\n'\n"
+    write(tmp_path / "lesam" / "lab" / "cli.py", app)
     return tmp_path
 
 

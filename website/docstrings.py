@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import griffe
+import reference
 
 ROLE = re.compile(r":(?P<kind>math|class|meth|func|mod|attr|data):`~?(?P<text>[^`]+)`")
-#: sections that are called so in the code, and what the parser calls them
-SECTIONS = {"Example": "Examples"}
+DISPLAY = re.compile(r"^\.\. math:: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
+REFERENCES = re.compile(r"^References:\n((?:    .*\n?|\n)+)", re.MULTILINE)
 
 
-def as_markdown(text: str) -> str:
-    r"""One docstring.
+def as_markdown(text: str, addresses: Mapping[str, str] = MappingProxyType({})) -> str:
+    r"""One docstring; ``addresses`` says where the reference has a name.
 
     >>> as_markdown(r"The radius :math:`\rho` of :class:`Fixed`::")
     'The radius $\\rho$ of `Fixed`:'
+    >>> as_markdown(":class:`Fixed`", {"Fixed": "lesam.Fixed"})
+    '[`Fixed`][lesam.Fixed]'
     """
-    text = ROLE.sub(
-        lambda role: f"${_one_line(role['text'])}$" if role["kind"] == "math" else f"`{role['text']}`", text
-    )
-    text = re.sub(
-        r"^\.\. math:: (.*(?:\n[ ]+.*)*)", lambda block: f"$${_one_line(block[1])}$$", text, flags=re.MULTILINE
-    )
+
+    def translated(role: re.Match[str]) -> str:
+        if role["kind"] == "math":
+            return f"${_one_line(role['text'])}$"
+        address = addresses.get(role["text"])
+        return f"[`{role['text']}`][{address}]" if address else f"`{role['text']}`"
+
+    text = ROLE.sub(translated, text)
+    text = DISPLAY.sub(lambda block: f"$${_one_line(block[1])}$$", text)
     text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
-    for ours, theirs in SECTIONS.items():
-        text = re.sub(rf"^{ours}:$", f"{theirs}:", text, flags=re.MULTILINE)
-    return re.sub(r"^References:\n((?:    .*\n?|\n)+)", _references, text, flags=re.MULTILINE)
+    text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)  # what the parser calls them
+    return REFERENCES.sub(lambda section: f"**References.** {_one_line(section[1])}\n", text)
 
 
-def _one_line(formula: str) -> str:
-    return " ".join(formula.split())
-
-
-def _references(section: re.Match[str]) -> str:
-    return f"**References.** {_one_line(section[1])}\n"
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 class Docstrings(griffe.Extension):
@@ -44,4 +47,5 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **options: Any) -> None:
         """Called for each module, class, function and attribute."""
         if obj.docstring:
-            obj.docstring.value = as_markdown(obj.docstring.value)
+            addresses = reference.addresses(reference.load())
+            obj.docstring.value = as_markdown(obj.docstring.value, addresses)

@@ -10,8 +10,8 @@ from latex2mathml.converter import convert
 
 MATHML = "{http://www.w3.org/1998/Math/MathML}"
 ElementTree.register_namespace("", MATHML.strip("{}"))
-#: of norms and absolute values: neither relations nor as tall as their surroundings
-BARS = ("|", "‖")
+#: bars of norms and absolute values, and slashes: neither relations nor as tall as their surroundings
+CLOSE = ("|", "‖", "/")
 #: what Markdown leaves of a formula, in a line or on its own
 MARKED = re.compile(
     r'<span class="arithmatex">\\\((?P<inline>.*?)\\\)</span>|<div class="arithmatex">\\\[(?P<block>.*?)\\\]</div>',
@@ -55,7 +55,7 @@ def _element(escaped: str, block: bool) -> str:
         raise UnrenderedFormulaError(f"{html.unescape(unknown[1])!r} is not known in the formula {source!r}")
     element = ElementTree.fromstring(text)
     for node in element.iter():
-        if node.tag == MATHML + "mo" and node.text in BARS:
+        if node.tag == MATHML + "mo" and node.text in CLOSE:
             node.attrib.update({"stretchy": "false", "lspace": "0", "rspace": "0"})
         elif block and node.tag == MATHML + "msub" and node[0].text in ("min", "max"):
             node.tag = MATHML + "munder"

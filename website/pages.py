@@ -42,7 +42,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             "moving-from-other-packages.md",
         ],
         "Methods": ["methods/README.md", *(f"methods/{card.name}" for card in cards(docs))],
-        "Reference": [{title: f"reference/{page}.md"} for page, (title, _) in reference.PAGES.items()],
+        "Reference": [f"reference/{page}.md" for page in [*reference.PAGES, "commands"]],
     }
     config.nav = [{title: menu.get(title, entry)} for one in config.nav or [] for title, entry in one.items()]
     return config
@@ -61,6 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         made = reference.pages(reference.load())
     except reference.UndocumentedError as error:
         raise PluginError(str(error)) from error
+    made["reference/commands.md"] = reference.commands()
     made |= {page: from_root((ROOT / name).read_text()) for name, page in ELSEWHERE.items()}
     made |= {part.page: part.text for part in set_ups.parts(docs)}
     made |= {"training-set-ups.md": set_ups.front(docs)}

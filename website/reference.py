@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ class UndocumentedError(ValueError):
     """Public names without a docstring."""
 
 
+@functools.cache
 def load(folder: Path = ROOT) -> griffe.Module:
     """The package as its source says, without importing it."""
     package = griffe.load("lesam", search_paths=[folder], try_relative_path=False, resolve_aliases=True)
@@ -47,6 +50,28 @@ def pages(package: griffe.Module) -> dict[str, str]:
     if missing:
         raise UndocumentedError(f"public names without a docstring: {', '.join(missing)}")
     return written
+
+
+@functools.cache
+def addresses(package: griffe.Module) -> dict[str, str]:
+    """Where the reference has a public name; one that two modules have is that of the first."""
+    found: dict[str, str] = {}
+    for module in (
+        module for _, patterns in PAGES.values() for pattern in patterns for module in _modules(package, pattern)
+    ):
+        shown = "lesam" if module.path == "lesam.optim" else module.path
+        for name in _public(module):
+            found.setdefault(name, f"{shown}.{name}")
+    return found
+
+
+def commands() -> str:
+    """The command line, as it describes itself."""
+    from lesam.lab.cli import make_app
+
+    text = make_app().generate_docs(output_format="markdown")
+    text = re.sub(r"^## Table of Contents\n.*?(?=^\*\*Commands)", "", text, flags=re.DOTALL | re.MULTILINE)
+    return text.replace("# lesam\n", "# The command line\n", 1)
 
 
 def _modules(package: griffe.Module, pattern: str) -> list[griffe.Module]:

@@ -86,7 +86,7 @@ images, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True)
 x, y = (images / 16).float(), labels
 
 
-def train(wrap, epochs=15):
+def train(name, wrap, epochs=15):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     opt = wrap(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
@@ -104,15 +104,16 @@ def train(wrap, epochs=15):
             radii.append(float(opt.last.rho))
             slopes.append(float(opt.last.slope))
     with torch.no_grad():
-        print(f"test accuracy {100 * float((model(x[1000:]).argmax(1) == y[1000:]).float().mean()):.1f} %")
+        print(f"{name:18} test accuracy {100 * float((model(x[1000:]).argmax(1) == y[1000:]).float().mean()):.1f} %")
     return radii, slopes
 
 
-followed = {
-    "SAM, rho 0.1": train(lambda base: lesam.SAM(base, rho=0.1)),
-    "LE-SAM, sigma 0.1": train(lambda base: lesam.LESAM(base, sigma=0.1, rho_max=1.0)),
-    "ours, kappa 0.1": train(lambda base: RelativeSAM(base, kappa=0.1)),
+methods = {
+    "SAM, rho 0.1": lambda base: lesam.SAM(base, rho=0.1),
+    "LE-SAM, sigma 0.1": lambda base: lesam.LESAM(base, sigma=0.1, rho_max=1.0),
+    "ours, kappa 0.1": lambda base: RelativeSAM(base, kappa=0.1),
 }
+followed = {name: train(name, wrap) for name, wrap in methods.items()}
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for name, (radii, slopes) in followed.items():
     axes[0].plot(radii, label=name)
@@ -123,7 +124,7 @@ axes[0].legend()
 
 # %% [markdown]
 # SAM holds the radius and lets the rise of the loss fall with the slope, LE-SAM holds the rise and lets the radius
-# grow to its cap, and ours stays near SAM's radius and swings against the slope.
+# grow, and ours stays near SAM's radius and swings against the slope.
 #
 # What the sketch lacks: `usual` is an attribute, so it is not in the optimizer's state dict, a resumed run starts
 # its mean anew, and a step that is skipped has changed it. Parts that remember declare it (`Noise` in
