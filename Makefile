@@ -15,7 +15,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables clean help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 18
 
 demo: $(VENV)/.lab ## SGD, SAM, LE-SAM and LE-SAM+ on digits with wrong labels: a table, a picture, a page
 	$(BIN)/lesam compare
