@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
-# The oldest torch that lesam.optim supports; pyproject.toml names the same, and a test compares them.
+# The oldest torch that lesam.optim and lesam.flatness support; pyproject.toml names the same, and a test compares them.
 OLDEST_TORCH := 2.6.0
 # Two test processes of one thread each are faster than one of two, and do not fight over the cores.
 WORKERS ?= 2
@@ -44,9 +44,9 @@ benchmark-tables: $(VENV)/.all ## docs/benchmarks.md again, from the records in 
 study-tables: $(VENV)/.lab ## every table and figure of the study again, from the records in results/study
 	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/images docs/study.md README.md
 
-test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework
+test-oldest: $(VENV)-oldest/.done ## the optimizers and flatness on the oldest supported torch, without any framework
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \
-		tests/optim tests/reference tests/setups lesam/optim $(PYTEST)
+		tests/optim tests/reference tests/setups tests/flatness lesam/optim lesam/flatness $(PYTEST)
 
 docs: $(VENV)/.all ## the site in site/, with tutorials run; a broken link, an undocumented name or a raw formula fails it
 	$(ONE_THREAD) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file website/mkdocs.yml
@@ -76,7 +76,7 @@ $(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
 
 $(VENV)-oldest/.done: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy pytest pytest-xdist pytest-timeout hypothesis
+	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy scipy matplotlib pytest pytest-xdist pytest-timeout hypothesis
 	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
