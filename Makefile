@@ -6,16 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
-# The oldest torch that lesam.optim supports; pyproject.toml names the same, and a test compares them.
+# The oldest torch that lesam.optim and lesam.flatness support; pyproject.toml names the same, and a test compares them.
 OLDEST_TORCH := 2.6.0
 # Two test processes of one thread each are faster than one of two, and do not fight over the cores.
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types format test-oldest benchmarks study-tables clean help
+.PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables clean help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 18
 
 demo: $(VENV)/.lab ## SGD, SAM, LE-SAM and LE-SAM+ on digits with wrong labels: a table, a picture, a page
 	$(BIN)/lesam compare
@@ -34,18 +34,33 @@ format: $(VENV)/.all ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.all ## side-by-side measurements; minutes each, results in benchmarks/results
-	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+benchmarks: $(VENV)/.all ## side-by-side measurements, minutes each; ends with a table of targets and what was reached
+	missed=0; for name in step ddp flatness input train; do $(BIN)/python benchmarks/$$name.py || missed=1; done; \
+	$(BIN)/python benchmarks/tables.py && exit $$missed
+
+benchmark-tables: $(VENV)/.all ## docs/benchmarks.md again, from the records in benchmarks/results
+	$(BIN)/python benchmarks/tables.py docs/benchmarks.md
 
 study-tables: $(VENV)/.lab ## every table and figure of the study again, from the records in results/study
 	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/images docs/study.md README.md
 
-test-oldest: $(VENV)-oldest/.done ## the optimizers alone, on the oldest supported torch and without any framework
+test-oldest: $(VENV)-oldest/.done ## the optimizers and flatness on the oldest supported torch, without any framework
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \
-		tests/optim tests/reference tests/setups lesam/optim $(PYTEST)
+		tests/optim tests/reference tests/setups tests/flatness lesam/optim lesam/flatness $(PYTEST)
+
+docs: $(VENV)/.all ## the site in site/, with tutorials run; a broken link, an undocumented name or a raw formula fails it
+	$(ONE_THREAD) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file website/mkdocs.yml
+
+dist: $(VENV)-dist/.done ## wheel and sdist in dist/, looked into and tried in an empty environment
+	rm -rf dist build *.egg-info
+	$(VENV)-dist/bin/python -m build --quiet --outdir dist
+	$(VENV)-dist/bin/python .ci/dist.py dist
+
+release-check: ## may this commit be published?  make release-check TAG=v0.1.0
+	$(PYTHON) .ci/release.py $(TAG)
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-dist .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("lesam needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -56,11 +71,17 @@ $(VENV)/.lab: $(REQUIREMENTS) | $(BIN)/python
 	touch $@
 
 $(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
-	$(PIP) --editable ".[flatness,lab,lightning,transformers,dev]"
+	$(PIP) --editable ".[flatness,lab,lightning,transformers,docs,dev]"
 	touch $@ $(VENV)/.lab
 
 $(VENV)-oldest/.done: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy pytest pytest-xdist pytest-timeout hypothesis
+	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy scipy matplotlib pytest pytest-xdist pytest-timeout hypothesis
 	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# What builds the wheel is not what uses it: an environment with the builder and nothing else.
+$(VENV)-dist/.done: constraints.txt
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
 	touch $@

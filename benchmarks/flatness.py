@@ -295,6 +295,7 @@ def main() -> None:
         "product_batches": products(model, data, options.rounds),
         "eigenvalues": spectra(model, data),
         "memory_mb": memory(),
+        "targets": {"product": TARGET_PRODUCT, "eigenvalues": TARGET_TIME, "error": TOLERANCE},
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -67,6 +67,20 @@ def allowed(name: str, parameters: list[Tensor], bfloat16: bool = False) -> tupl
     return OPERATIONS[name] + added * len(sizes), METHODS[name] + added * max(sizes) / sum(sizes)
 
 
+def all_allowed() -> dict[str, dict[str, dict[str, float]]]:
+    """The targets of every row that is counted."""
+    models = {**MODELS, **{f"bfloat16, {model}": build for model, build in BFLOAT16.items()}}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for model, build in models.items():
+        parameters = build()
+        limits = {name: allowed(name, parameters, model.startswith("bfloat16")) for name in METHODS}
+        found[model] = {
+            name: {"operations": operations, "host reads": 0, "copies": copies}
+            for name, (operations, copies) in limits.items()
+        }
+    return found
+
+
 class Subject:
     """An optimizer at work on parameters of its own: ``step`` is one whole step."""
 
@@ -244,6 +258,7 @@ def main() -> None:
             "lesamplus": "one operation a tensor and one arriving tensor on top",
             "time / peer": "<= 0.9",
             "bfloat16": {"operations": OPERATIONS_BFLOAT16, "extra memory": COPIES_BFLOAT16},
+            "allowed": all_allowed(),
         },
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     __all__ = [*_optim, "__version__"]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

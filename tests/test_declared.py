@@ -1,4 +1,4 @@
-"""Every package that the code imports is declared, in the extra of the room that imports it."""
+"""Every package that the code imports is declared, in the extra of the room that imports it, and no other is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import lesam
 
 PACKAGE = Path(lesam.__file__).parent
 PROJECT = PACKAGE.parent / "pyproject.toml"
-NAMED_OTHERWISE = {"PIL": "pillow", "sklearn": "scikit-learn"}
+NAMED_OTHERWISE = {
+    "PIL": "pillow",
+    "curvlinops": "curvlinops-for-pytorch",
+    "griffe": "griffelib",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 # The lab logs to it where it is installed, and refuses by name where it is not.
 OPTIONAL = {"trackio"}
 
@@ -33,6 +39,27 @@ def imported(folder: Path) -> set[str]:
     return {NAMED_OTHERWISE.get(name, name) for name in found - set(sys.stdlib_module_names) - {"lesam"}} - OPTIONAL
 
 
+# Tests that need a browser are skipped where there is none.
+BROWSER = {"playwright"}
+# Declared and imported by others only: Lightning's logger writes with it.
+IMPORTED_ELSEWHERE = {"tensorboard"}
+
+
+def declared(*extras: str) -> set[str]:
+    """Names of the packages that come with these extras."""
+    optional = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    return {plain(re.split(r"[<>=\[ ]", one)[0]) for extra in extras for one in optional[extra]}
+
+
+def imported_by(*folders: str) -> set[str]:
+    return {plain(name) for folder in folders for name in imported(PACKAGE.parent / folder)}
+
+
+def plain(name: str) -> str:
+    """Package indexes do not tell ``a_b`` from ``A-b``."""
+    return name.lower().replace("_", "-")
+
+
 @pytest.mark.parametrize(
     ("room", "extras"),
     [
@@ -43,7 +70,21 @@ def imported(folder: Path) -> set[str]:
     ],
 )
 def test_a_room_imports_what_is_declared(room: str, extras: list[str]) -> None:
-    project = tomllib.loads(PROJECT.read_text())["project"]
-    declared = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
-    names = {re.split(r"[<>=\[ ]", one)[0].lower() for one in declared}
-    assert {name.lower() for name in imported(PACKAGE / room)} <= names
+    assert imported_by(f"lesam/{room}") <= declared(*extras) | {"torch"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "room"),
+    [("flatness", "flatness"), ("lightning", "integrations"), ("transformers", "integrations"), ("lab", "lab")],
+)
+def test_an_extra_brings_nothing_that_its_room_does_not_import(extra: str, room: str) -> None:
+    assert declared(extra) - IMPORTED_ELSEWHERE <= imported_by(f"lesam/{room}")
+
+
+def test_what_is_around_the_package_imports_what_is_declared() -> None:
+    everything = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    folders = ("tests", "benchmarks", "examples", "docs/tutorials", "website")
+    ours = {"tests", "benchmarks", "measuring"} | {
+        plain(file.stem) for file in (PACKAGE.parent / "website").glob("*.py")
+    }
+    assert imported_by(*folders) - ours - BROWSER <= declared(*everything) | {"torch"}

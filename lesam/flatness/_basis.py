@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Storage = Literal["device", "cpu"] | Path
+"""Where vectors of the model's size are kept: beside the model, in main memory, or in a file of a folder."""
 _ROWS = 16
 
 

@@ -29,8 +29,11 @@ class SymmetricOperator(Protocol):
     @property
     def settings(self) -> dict[str, Setting]: ...
 
-    def matvec(self, vector: Tensor) -> Tensor: ...
-    def matmat(self, matrix: Tensor) -> Tensor: ...
+    def matvec(self, vector: Tensor) -> Tensor:
+        """`H v` for a vector of length `size`."""
+
+    def matmat(self, matrix: Tensor) -> Tensor:
+        """`H V` for the columns of `V`."""
 
 
 class HessianOperator:

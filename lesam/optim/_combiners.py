@@ -89,6 +89,7 @@ class _Perturbed(_Constant):
 
 
 perturbed = _Perturbed()
+"""SAM's choice: descend with ``g_hat`` alone, the pair ``(1, 0)``."""
 
 
 class excess(_Constant):  # noqa: N801 -- combiners read as verbs where they are used
@@ -176,6 +177,7 @@ class _Renormalized(Combiner):
 
 
 renormalized = _Renormalized()
+"""SSAM's choice: ``g_hat`` rescaled to the length of ``g``, the pair ``(|g| / |g_hat|, 0)``."""
 
 
 class weighted(Combiner):  # noqa: N801

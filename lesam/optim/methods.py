@@ -375,3 +375,4 @@ PUBLISHED = (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM
 METHODS: dict[str, type[SharpnessAware]] = {
     method.__name__.lower(): method for method in (*PUBLISHED, *KIN, OnePassLESAM)
 }
+"""The published methods by the name that the command line and configurations use: ``"lesam"`` is :class:`LESAM`."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 Schedule = Callable[[int], float]
+"""The value of a hyper-parameter at each step; any function of the step will do."""
 Scalar = float | Schedule
 Predicate = Callable[[int], bool]
 

@@ -16,6 +16,7 @@ SCALE_TITLES: dict[str, str] = {
 """What each scale is, in a line."""
 
 SCALES: tuple[str, ...] = tuple(SCALE_TITLES)
+"""The sizes in which a recipe can be asked for."""
 
 Build = Callable[[str, str, int], RunConfig]
 """From a method, a scale and a seed to the configuration of a run."""
