@@ -114,6 +114,19 @@ def train(record: Record) -> Iterator[Row]:
         yield Row("images per second beside the peer's", speed, record["targets"][key], at_least=True, peer=peers[key])
 
 
+def report(record: Record) -> Iterator[Row]:
+    words = {
+        "megabytes": "megabytes of a page of four methods with landscapes",
+        "seconds_200": "seconds to summarise 200 runs",
+        "seconds_1000": "seconds to summarise 1,000 runs",
+        "first_paint": "seconds to the first paint in Chromium",
+        "idle_percent": "per cent of a core that an idle watch takes",
+    }
+    for name, what in words.items():
+        if record["results"][name] is not None:
+            yield Row(what, record["results"][name], record["targets"][name])
+
+
 #: the files, in the order of the document
 FILES: dict[str, Callable[[Record], Iterator[Row]]] = {
     "step": step,
@@ -121,6 +134,7 @@ FILES: dict[str, Callable[[Record], Iterator[Row]]] = {
     "flatness": flatness,
     "input": pipeline,
     "train": train,
+    "report": report,
 }
 
 
