@@ -65,6 +65,8 @@ class Direction(ABC):
     slope_known: bool = True
     #: whether ``u`` stands for the gradient to come, so that its length is an estimate of the slope along it
     slope_estimated: bool = False
+    #: whether it adds up gradients of several steps, which a loss scaler may have scaled differently
+    averages: bool = False
     #: whether ``<g, u>`` can be zero where ``g`` is not
     slope_vanishes: bool = False
 
@@ -90,7 +92,7 @@ class Direction(ABC):
     ) -> None:
         """Draft what the gradient at ``w + eps`` teaches, with the weights back at ``w``.
 
-        A loss scaler has multiplied ``g_hat`` by ``scale``.
+        ``g_hat`` is ``scale`` times the gradient of the loss, where the length of what is learnt matters; else 1.
         """
 
     def refresh_due(self, step: int) -> bool:

@@ -296,8 +296,9 @@ class Loop:
         teachers = [p for p in step.perturbable if p.grad is not None]
         if step.sharp and self.parts.direction.remembers and teachers:
             space = self.memory.space("teachers", teachers)
-            scale = step.scale.factor()
-            self.parts.direction.learn_after(space, self.memory, space.gradients(), step.number, scale)
+            direction, length_matters = self.parts.direction, self.parts.radius.needs_slope
+            scale = step.scale.factor() if length_matters or direction.averages else 1.0
+            direction.learn_after(space, self.memory, space.gradients(), step.number, scale)
         mix.mix(step.trainable, step.pairs)
         step.beside = mix.beside
         self._gather(step, mix.workers)

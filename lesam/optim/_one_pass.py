@@ -117,6 +117,7 @@ class Stale(Direction):
 
     def __init__(self, theta: Scalar = 1.0) -> None:
         self.theta = checked("theta", theta, 0.0, 1.0)
+        self.averages = theta != 1.0
 
     def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
         return parameter.requires_grad and memory.knows("stale gradient", parameter)
@@ -128,7 +129,6 @@ class Stale(Direction):
         theta = value_at(self.theta, step)
         known = [memory.knows("stale gradient", p) for p in space.parameters]
         d = memory.draft("stale gradient", space)
-        # A loss scaler changes its scale from step to step: what is kept is the gradient of the loss.
         scaled = isinstance(scale, Tensor) or scale != 1.0
         if theta == 1.0:
             space.copy_(d, g_hat)

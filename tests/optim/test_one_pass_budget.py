@@ -74,15 +74,15 @@ def test_theta_one_with_a_cap_that_binds_is_s2sam() -> None:
     assert float(one.last.capped) == 1
 
 
-@pytest.mark.parametrize("method", [lesam.OnePassLESAM, lesam.S2SAM])
-def test_a_loss_scaler_leaves_no_trace_in_the_average(method: type[lesam.SharpnessAware]) -> None:
+@pytest.mark.parametrize("theta", [0.5, 1.0])
+def test_a_loss_scaler_leaves_no_trace_in_the_average(theta: float) -> None:
     """The scale grows after every step; the same weights as without a scaler, and an average of the loss itself."""
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     found = []
     for enabled in (True, False):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 1)
-        opt = method(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+        opt = lesam.OnePassLESAM(torch.optim.SGD(model.parameters(), lr=0.1), theta=theta, model=model)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=1, enabled=enabled)
         for _ in range(4):
             with opt.perturbed(scaler):
