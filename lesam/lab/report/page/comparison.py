@@ -19,7 +19,10 @@ COSTS: Mapping[str, Callable[[Member], float | None]] = {"passes": total_passes,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two groups that may be compared, the one with the higher mean first."""
+    """Two groups that may be compared, first the one with the higher mean over the seeds that both have.
+
+    Groups of fewer than two common seeds have no such means and are in the order of their own.
+    """
 
     better: Entry
     other: Entry
@@ -37,6 +40,10 @@ class Pair:
     def shown(self) -> bool:
         """Whether the difference can be told from chance."""
         return self.p is not None and self.p < LEVEL
+
+    def rival(self, entry: Entry) -> Entry:
+        """The other one of the two."""
+        return self.other if entry is self.better else self.better
 
     @property
     def unpaired(self) -> dict[str, list[int]]:
@@ -77,6 +84,9 @@ def _pairs(ranked: Sequence[Entry]) -> Iterator[Pair]:
     every = combinations(ranked, 2) if len(ranked) <= ALL_PAIRS else ((ranked[0], other) for other in ranked[1:])
     for better, other in every:
         difference = PairedDifference.between(better.accuracy_by_seed, other.accuracy_by_seed)
+        if difference is not None and difference.spread.mean < 0:  # further seeds of one side decide nothing
+            better, other = other, better
+            difference = PairedDifference.between(better.accuracy_by_seed, other.accuracy_by_seed)
         yield Pair(better=better, other=other, difference=difference, comparisons=number)
 
 

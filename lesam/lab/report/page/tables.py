@@ -92,8 +92,8 @@ def differences(contests: Sequence[Contest]) -> Table:
     ]
     note = (
         "Differences of test accuracy between runs of equal seeds, data, network and length, with the 95 % interval of "
-        "the paired t-test. p is corrected for the number of all pairs (Bonferroni); seeds that only one side has are "
-        "named and not counted."
+        "the paired t-test; higher is the mean over the common seeds. p is corrected for the number of all pairs "
+        "(Bonferroni); seeds that only one side has are named and not counted."
     )
     return _table("differences", "Paired differences", note, columns, rows)
 

@@ -88,6 +88,20 @@ def test_the_headline_says_who_wins_by_how_much_and_what_cannot_be_told(tmp_path
     assert "SAM and SGD share fewer than two seeds" in " ".join(of(tmp_path)["headline"])
 
 
+def test_who_wins_is_decided_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    for method, values in {"sam": [0.50, 0.51, 0.49] + [0.99] * 6, "sgd": [0.60, 0.612, 0.588]}.items():
+        for seed, value in enumerate(values):
+            finished(replace(smoke("digits", method=method), seed=seed), tmp_path / f"{method}{seed}", [value])
+    made = of(tmp_path)
+    (pair,) = rows(made, "differences")
+    assert (pair["higher mean"]["text"], pair["lower mean"]["text"]) == ("SGD", "SAM")
+    assert pair["difference (points)"]["value"] == pytest.approx(10.0)
+    assert 0 < pair["95 % from"]["value"] < 10 < pair["95 % to"]["value"]
+    (said,) = made["headline"]
+    assert said.startswith("SGD beats SAM by 10.00 ±")
+    assert "SAM has the higher mean over all its own (82.67 " in said
+
+
 def test_diverged_and_unfinished_runs_are_shown_as_such(runs: Path) -> None:
     made = of(runs)
     lines = {row["method"]["text"]: row for row in rows(made, "summary")}
