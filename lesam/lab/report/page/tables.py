@@ -114,10 +114,12 @@ def flatness(entries: Sequence[Entry], kept: Kept) -> Table:
     flat = [(measure, column) for measure in MEASURES.values() for column in measure.columns.values()]
     rows = []
     for entry in entries:
-        epochs = {answer.epoch for measure, _ in flat for answer in kept.of(measure.name, entry)}
-        for epoch in sorted(epochs):
+        answers = {
+            measure.name: [answer for answer in kept.of(measure.name, entry) if answer.ended] for measure, _ in flat
+        }
+        for epoch in sorted({answer.epoch for every in answers.values() for answer in every}):
             found = [
-                spread(column.value(answer.result) for answer in kept.of(measure.name, entry) if answer.epoch == epoch)
+                spread(column.value(answer.result) for answer in answers[measure.name] if answer.epoch == epoch)
                 for measure, column in flat
             ]
             rows.append([_group(entry), _number(epoch), *(_spread(each) for each in found)])
@@ -139,7 +141,7 @@ def runs(entries: Sequence[Entry], *, links_from: Path | None) -> Table:
                     _number(member.seed),
                     _text(ended(member)),
                     _number(member.epochs),
-                    _number(accuracy, "" if accuracy is None else f"{accuracy * 100:.2f}"),
+                    _number(*(None, "") if accuracy is None else (accuracy * 100, f"{accuracy * 100:.2f}")),
                     *(_text(words) for words in start),
                 ]
             )

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from scipy import stats
 
+from lesam.flatness import LowPass
 from lesam.lab.cli import main
 from lesam.lab.config.text import override
 from lesam.lab.report.page.charts import MOST_LINES, MOST_POINTS
@@ -119,6 +121,66 @@ def test_diverged_and_unfinished_runs_are_shown_as_such(runs: Path) -> None:
     states = {row["status"]["text"] for row in rows(made, "runs")}
     assert "unfinished, 1 of 2 epochs" in states
     assert any(state.startswith("diverged at step") for state in states)
+
+
+def attacked(run: RunFolder, epoch: int, accuracy: float) -> None:
+    """Attack and corruption results of a checkpoint, as the commands keep them."""
+    checkpoint = {"epoch": epoch, "step": 10 * epoch, "weights_sha256": str(epoch)}
+    attack = {"attack": {"norm": "linf", "eps": 0.03, "steps": 3}, "samples": 50, "checkpoint": checkpoint}
+    corrupt = {"corruptions": {"fog": [1]}, "checkpoint": checkpoint}
+    for room, settings, result in (
+        ("attacks", attack, {"clean": accuracy, "attacked": accuracy}),
+        ("corruptions", corrupt, {"clean": accuracy, "corrupted": {"fog": [accuracy]}}),
+    ):
+        (run.path / room).mkdir(exist_ok=True)
+        (run.path / room / f"{epoch:010d}.json").write_text(json.dumps({"settings": settings, "result": result}))
+
+
+def test_attacks_and_corruptions_are_those_on_the_end_of_runs_that_ended(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), tmp_path / f"run{seed}", [0.5, 0.6])
+        attacked(run, 2, 0.4)
+    attacked(RunFolder(tmp_path / "run0"), 1, 0.1)
+    attacked(RunFolder(tmp_path / "run2"), 2, 0.9)
+    (tmp_path / "run2" / "summary.json").unlink()
+    made = of(tmp_path)
+    (section,) = [section for section in made["sections"] if section["id"] == "attacks"]
+    assert len(section["charts"]) == 2
+    for each in section["charts"]:
+        assert {(bar["mean"], bar["n"]) for bar in each["bars"]} == {(40.0, 2)}
+    words = " ".join(made["problems"])
+    for what in ("attacks", "corruptions"):
+        assert f"{what} of unfinished runs are not shown: run2" in words
+        assert f"{what} at checkpoints before the end of a run are not shown: run0" in words
+
+
+def test_flatness_of_unfinished_runs_is_not_averaged(tmp_path: Path) -> None:
+    for seed, value in enumerate((1.0, 3.0, 100.0)):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), tmp_path / f"run{seed}", [0.5, 0.6])
+        (run.path / "flatness").mkdir()
+        for epoch in (1, 2):
+            result = LowPass(
+                estimate=value * epoch, stderr=0.1, loss=0.1, losses=torch.ones(2), settings={"key.samples": 50}
+            )
+            result.save(run.path / "flatness" / f"epoch-{epoch:04d}-lpf-0123456789.json")
+    (tmp_path / "run2" / "summary.json").unlink()
+    made = of(tmp_path)
+    (line,) = rows(made, "summary")
+    found = [cell for cell in line.values() if cell.get("value") == 4.0]
+    assert [cell["n"] for cell in found] == [2]
+    first, second = rows(made, "flatness")
+    assert 2.0 in [cell.get("value") for cell in first.values()]
+    assert 4.0 in [cell.get("value") for cell in second.values()]
+    ended, apart = chart(made, "lpf-checkpoints")["lines"]
+    assert (ended["mean"], ended["n"], ended["note"]) == ([2.0, 4.0], [2, 2], "")
+    assert (apart["mean"], apart["n"], apart["note"]) == ([100.0, 200.0], [1, 1], "unfinished")
+    assert "flatness of unfinished runs is not counted: run2" in " ".join(made["problems"])
+
+
+def test_the_table_of_runs_has_percent_behind_its_text(tmp_path: Path) -> None:
+    finished(smoke("digits", method="sam"), tmp_path / "run", [0.625])
+    (line,) = rows(of(tmp_path), "runs")
+    assert line["test accuracy (%)"] == {"text": "62.50", "value": 62.5}
 
 
 def test_curves_run_over_epochs_passes_and_seconds(runs: Path) -> None:
