@@ -148,7 +148,7 @@ def panels(number: int, *, width: float, height: float = 4.0) -> tuple[Figure, l
 def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str, str] | None = None) -> None:
     """One metric over epochs: the mean over seeds, and a band of one standard deviation.
 
-    Unfinished runs are thin lines apart. All groups of a panel are drawn at once: together they decide looks and limits.
+    Unfinished runs are thin lines. All groups of a panel are drawn at once: together they decide looks and limits.
 
     Args:
         axis: The panel.

@@ -126,6 +126,12 @@ def remarks(groups: Iterable[Group]) -> list[str]:
     return said
 
 
+def repetition(config: RunConfig) -> tuple[int, str]:
+    """What tells a run from others of its group: its seed, and that of its data as text, empty where it has none."""
+    data = config.data.options.get("seed")
+    return config.seed, "" if data is None else str(data)
+
+
 def settings(config: RunConfig) -> dict[str, Any]:
     """All settings that make a run what it is, apart from its seeds, by dotted path."""
     flat = _flatten(identity(config))

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from lesam.lab.report.style import Look, looks_of
 from lesam.lab.runs.folder import Row, RunFolder, readable
-from lesam.lab.runs.repetitions import Group, group, has_diverged
+from lesam.lab.runs.repetitions import Group, group, has_diverged, repetition
 from lesam.lab.runs.snapshot import Snapshot
 from lesam.lab.runs.statistics import Spread
 
@@ -103,9 +103,9 @@ class Entry:
         return self.of_status("finished", "diverged")
 
     @cached_property
-    def accuracy_by_seed(self) -> dict[int, float]:
-        """Test accuracy of the last epoch of the runs that ended."""
-        found = {member.seed: number(member.last.get("test_accuracy")) for member in self.ended}
+    def accuracy_by_seed(self) -> dict[tuple[int, str], float]:
+        """Test accuracy of the last epoch of the runs that ended, by their seed and that of their data."""
+        found = {repetition(member.config): number(member.last.get("test_accuracy")) for member in self.ended}
         return {seed: value for seed, value in found.items() if value is not None}
 
     @cached_property

@@ -63,7 +63,7 @@ def differences(contests: Sequence[Contest]) -> Table:
     for pair in (pair for contest in contests for pair in contest.pairs):
         found, corrected = pair.difference, pair.p
         low, high = (None, None) if found is None else (bound * 100 for bound in found.interval)
-        unpaired = "; ".join(f"{name}: {', '.join(map(str, seeds))}" for name, seeds in pair.unpaired.items())
+        unpaired = "; ".join(f"{name}: {', '.join(seeds)}" for name, seeds in pair.unpaired.items())
         rows.append(
             [
                 _group(pair.better),
@@ -75,7 +75,7 @@ def differences(contests: Sequence[Contest]) -> Table:
                 _number(
                     corrected, "" if corrected is None else p_text(corrected).removeprefix("p = ").removeprefix("p ")
                 ),
-                _text("shown" if pair.shown else "not shown" if found is not None else "fewer than two common seeds"),
+                _text(pair.verdict),
                 _text(unpaired),
             ]
         )

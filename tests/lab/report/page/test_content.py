@@ -19,7 +19,9 @@ from lesam.lab.config.text import override
 from lesam.lab.report.page.charts import MOST_LINES, MOST_POINTS
 from lesam.lab.report.page.content import Content, content
 from lesam.lab.report.page.entries import read
+from lesam.lab.report.tables import lines
 from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
 from lesam.lab.runs.statistics import paired
 from tests.lab.report.page.folders import finished
 from tests.lab.running import smoke
@@ -79,15 +81,15 @@ def test_differences_are_those_of_the_paired_t_test_and_unpaired_seeds_are_named
 
 
 def test_the_headline_says_who_wins_by_how_much_and_what_cannot_be_told(tmp_path: Path) -> None:
-    for method, values in {"sgd": (0.60, 0.62, 0.61), "sam": (0.80, 0.82, 0.81), "lesam": (0.78, 0.84, 0.81)}.items():
+    for method, values in {"sgd": (0.60, 0.621, 0.609), "sam": (0.80, 0.82, 0.81), "lesam": (0.78, 0.84, 0.81)}.items():
         for seed, value in enumerate(values):
             finished(replace(smoke("digits", method=method), seed=seed), tmp_path / f"{method}{seed}", [value])
     first, second = of(tmp_path)["headline"]
-    assert first == "SAM beats SGD by 20.00 ± 0.00 points over 3 seeds (p < 0.001)."
+    assert first == "SAM beats SGD by 20.00 ± 0.25 points over 3 seeds (p < 0.001)."
     assert second == "No difference can be shown between SAM and LE-SAM."
     shutil.rmtree(tmp_path / "sgd1")
     shutil.rmtree(tmp_path / "sgd2")
-    assert "SAM and SGD share fewer than two seeds" in " ".join(of(tmp_path)["headline"])
+    assert "SAM and SGD share fewer than three seeds" in " ".join(of(tmp_path)["headline"])
 
 
 def test_who_wins_is_decided_on_the_seeds_that_both_have(tmp_path: Path) -> None:
@@ -121,6 +123,34 @@ def test_diverged_and_unfinished_runs_are_shown_as_such(runs: Path) -> None:
     states = {row["status"]["text"] for row in rows(made, "runs")}
     assert "unfinished, 1 of 2 epochs" in states
     assert any(state.startswith("diverged at step") for state in states)
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(2, "fewer than three common seeds"), (4, "equal differences: no test")])
+def test_equal_differences_prove_nothing(n: int, verdict: str, tmp_path: Path) -> None:
+    for method, shift in {"sgd": 0.0, "sam": 0.1}.items():
+        for seed in range(n):
+            config = replace(smoke("digits", method=method), seed=seed)
+            finished(config, tmp_path / f"{method}{seed}", [0.5 + 0.07 * seed + shift])
+    made = of(tmp_path)
+    (pair,) = rows(made, "differences")
+    assert pair["difference"]["text"] == verdict
+    assert (pair["p, corrected"]["text"], pair["p, corrected"]["value"]) == ("", None)
+    assert "beats" not in " ".join(made["headline"])
+
+
+def test_runs_that_differ_in_the_seed_of_their_data_are_all_counted(tmp_path: Path) -> None:
+    config = smoke("digits", method="sam")
+    for seed, value in enumerate((0.5, 0.6, 0.7)):
+        finished(override(config, [f"data.options.seed={seed}"]), tmp_path / str(seed), [value])
+    finished(override(smoke("digits", method="sgd"), ["data.options.seed=2"]), tmp_path / "sgd", [0.5])
+    made = of(tmp_path)
+    line = next(row for row in rows(made, "summary") if row["method"]["text"] == "SAM")
+    assert (line["n"]["value"], line["test accuracy (%)"]["n"]) == (3, 3)
+    (pair,) = rows(made, "differences")
+    assert pair["unpaired seeds"]["text"] == "SAM: 0 (data seed 0), 0 (data seed 1)"
+    assert "60.00 ± 10.00" in " ".join(made["headline"])
+    gain = next(line.gain for line in lines(group(find_runs([tmp_path]))) if line.gain is not None)
+    assert (gain.n, gain.mean) == (1, pytest.approx(0.2))
 
 
 def attacked(run: RunFolder, epoch: int, accuracy: float) -> None:
@@ -285,5 +315,5 @@ def test_a_long_sweep_has_a_bounded_number_of_lines_and_points(tmp_path: Path) -
 def test_the_entries_are_those_of_lesam_table(runs: Path) -> None:
     entries, _ = read(find_runs([runs]))
     sam, lesam = (next(entry for entry in entries if entry.name == name) for name in ("SAM", "LE-SAM"))
-    assert sam.accuracy_by_seed == summaries(runs, "sam")
+    assert {seed: value for (seed, _), value in sam.accuracy_by_seed.items()} == summaries(runs, "sam")
     assert paired(sam.accuracy_by_seed, lesam.accuracy_by_seed) is not None
