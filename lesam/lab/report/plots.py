@@ -21,6 +21,8 @@ from lesam.lab.runs.statistics import Spread
 
 DEVIATION = "± one standard deviation over seeds"
 """What bands and bars are."""
+THIN = 0.8
+"""Width of lines of unfinished runs."""
 
 
 def curves(groups: Sequence[Group]) -> Figure:
@@ -146,7 +148,7 @@ def panels(number: int, *, width: float, height: float = 4.0) -> tuple[Figure, l
 def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str, str] | None = None) -> None:
     """One metric over epochs: the mean over seeds, and a band of one standard deviation.
 
-    All groups of a panel are drawn at once: together they decide looks and limits.
+    Unfinished runs are thin lines. All groups of a panel are drawn at once: together they decide looks and limits.
 
     Args:
         axis: The panel.
@@ -155,13 +157,14 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
         names: What to call a group instead of its title.
     """
     looks = style.looks_of(groups)
-    for group in groups:
-        epochs, mean, std = over_seeds(group.rows(), metric)
+    for group, (runs, note) in [(each, part) for each in groups for part in _parts(each)]:
+        epochs, mean, std = over_seeds(runs, metric)
         if not len(epochs):
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
-        look, name = looks[group.title], (names or {}).get(group.title, group.title)
-        axis.plot(epochs, mean * scale, look.dash, color=look.colour, label=name + _uneven(group))
+        look, name = looks[group.title], (names or {}).get(group.title, group.title) + note
+        width = THIN if note else None
+        axis.plot(epochs, mean * scale, look.dash, color=look.colour, linewidth=width, label=name + _uneven(runs))
         axis.fill_between(
             epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
         )
@@ -181,10 +184,13 @@ def whole_epochs(axis: Axes) -> None:
 
 
 def caption(figure: Figure, groups: Sequence[Group]) -> Figure:
-    """Say above the panels whose runs they show: recipe, scale and number of seeds; returns the figure."""
+    """Say above the panels whose runs they show: recipe, scale and number of seeds; returns the figure.
+
+    Unfinished runs are not counted, except in groups that have no others.
+    """
     seeds: dict[str, set[int]] = {}
     for group in groups:
-        seeds.setdefault(f"{group.config.recipe}, {group.config.scale} scale", set()).add(len(group.runs))
+        seeds.setdefault(f"{group.config.recipe}, {group.config.scale} scale", set()).add(len(_parts(group)[0][0]))
     words = [f"{place}, n = {' to '.join(str(n) for n in sorted({min(of), max(of)}))}" for place, of in seeds.items()]
     figure.suptitle("; ".join(words), fontsize="small", wrap=True)
     return figure
@@ -221,9 +227,16 @@ def _require(groups: Sequence[Group], *metrics: str) -> None:
         raise ValueError(f"there is nothing to draw yet: no epoch with {' or '.join(metrics)} in {runs}")
 
 
-def _uneven(group: Group) -> str:
+def _parts(group: Group) -> list[tuple[list[list[Row]], str]]:
+    """The epochs of the runs that have ended, and apart from them those of unfinished ones, with a note on these."""
+    ended = [run for run in group.runs if run.summary() is not None]
+    parts = ((ended, ""), ([run for run in group.runs if run not in ended], ", unfinished"))
+    return [([run.metrics() for run in runs], note) for runs, note in parts if runs]
+
+
+def _uneven(runs: Sequence[Sequence[Row]]) -> str:
     """How many repetitions there are where they are not equally long, for the legend."""
-    lengths = sorted(len(rows) for rows in group.rows())
+    lengths = sorted(map(len, runs))
     if lengths[0] == lengths[-1]:
         return ""
     return f" (n = {len(lengths)} up to epoch {lengths[0]}, then fewer)"
@@ -256,6 +269,7 @@ def _cross(axis: Axes, value: float, spread: Spread) -> None:
 
 def _range_of_radius(axis: Axes, group: Group, colour: str) -> None:
     """The smallest and largest radius of each epoch, lightly."""
+    runs, _ = _parts(group)[0]
     for bound in ("rho_min", "rho_max"):
-        epochs, mean, _ = over_seeds(group.rows(), bound)
+        epochs, mean, _ = over_seeds(runs, bound)
         axis.plot(epochs, mean, color=colour, linewidth=0.5, alpha=0.6)

@@ -12,7 +12,7 @@ from lesam.lab import console, recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.recipes.published import published
 from lesam.lab.recipes.recipe import MARK, Figure, figure_text, not_given
-from lesam.lab.runs.repetitions import Group, settings
+from lesam.lab.runs.repetitions import Group, repetition, settings
 from lesam.lab.runs.statistics import Spread, paired
 
 
@@ -64,8 +64,8 @@ def circumstances(config: RunConfig) -> dict[str, object]:
     return place | {path: value for path, value in settings(config).items() if path.startswith(kept)}
 
 
-def _by_seed(group: Group) -> dict[int, float]:
-    summaries = [(run.config().seed, run.summary() or {}) for run in group.finished]
+def _by_seed(group: Group) -> dict[tuple[int, str], float]:
+    summaries = [(repetition(run.config()), run.summary() or {}) for run in group.finished]
     return {seed: summary["last"]["test_accuracy"] for seed, summary in summaries}
 
 

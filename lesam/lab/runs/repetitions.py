@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from lesam.lab.config.optimizer import methods, title
@@ -61,12 +63,12 @@ class Group:
         return [run.metrics() for run in self.runs]
 
 
-ABSENCES = {
-    "optimizer.rho_max": "no cap",
-    "schedule.budget_anneal_start": "not annealed",
-    "schedule.budget_warmup": "no warm-up",
+ABSENCES: dict[str, tuple[Any, str]] = {
+    "optimizer.rho_max": (None, "no cap"),
+    "schedule.budget_anneal_start": (None, "not annealed"),
+    "schedule.budget_warmup": (0, "no warm-up"),
 }
-"""What a setting is called in a legend where it is none."""
+"""The value with which a setting is switched off, and what it is called in a legend then."""
 PRESENCES = {"schedule.budget_anneal_start": "annealed from", "schedule.budget_warmup": "warm-up"}
 """What comes before its value elsewhere, for those that need more than their name."""
 
@@ -95,14 +97,13 @@ def group(runs: Iterable[RunFolder]) -> list[Group]:
     members = sorted(cells.values(), key=lambda cell: _order(cell[0][0]))
     configs = [cell[0][0] for cell in members]
     places = {(config.recipe, config.scale) for config in configs}
-    varying = _varying(configs)
     found = []
-    for config, cell in zip(configs, members, strict=True):
+    for config, label, cell in zip(configs, _labels(configs), members, strict=True):
         runs_once = _once(cell)
         found.append(
             Group(
                 config=config,
-                label=_label(config, varying[config.recipe, config.scale, config.method]),
+                label=label,
                 place=f"{config.recipe} {config.scale}" if len(places) > 1 else "",
                 runs=runs_once,
                 duplicates=tuple(run for _, run in cell if run not in runs_once),
@@ -123,6 +124,12 @@ def remarks(groups: Iterable[Group]) -> list[str]:
     if unfinished:
         said.append(f"Not finished and left out: {', '.join(unfinished)}.")
     return said
+
+
+def repetition(config: RunConfig) -> tuple[int, str]:
+    """What tells a run from others of its group: its seed, and that of its data as text, empty where it has none."""
+    data = config.data.options.get("seed")
+    return config.seed, "" if data is None else str(data)
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
@@ -167,32 +174,53 @@ def _varying(configs: Sequence[RunConfig]) -> dict[tuple[str, str, str], set[str
             path
             # A field that a rival does not have is at its default there.
             for path in dict.fromkeys(path for mine in every for path in mine)
-            if any(mine.get(path, _ABSENT) != every[0].get(path, _ABSENT) for mine in every)
+            # As groups are told apart: 1000 and 1000.0 are two settings.
+            if len({repr(mine.get(path, _ABSENT)) for mine in every}) > 1
         }
         for of, every in rivals.items()
     }
 
 
-def _label(config: RunConfig, varying: set[str]) -> str:
+def _labels(configs: Sequence[RunConfig]) -> list[str]:
+    """A label for each group, no two alike in the same recipe and scale: tables and figures are keyed by them."""
+    varying = _varying(configs)
+    of = [varying[config.recipe, config.scale, config.method] for config in configs]
+    labels = [_label(config, paths) for config, paths in zip(configs, of, strict=True)]
+    places = [f"{config.recipe} {config.scale}" for config in configs]
+    found = Counter(zip(labels, places, strict=True))
+    given: set[tuple[str, str]] = set()
+    for index, (label, place) in enumerate(zip(labels, places, strict=True)):
+        if found[label, place] > 1:  # the number 32 and the text "32" read alike
+            label = _label(configs[index], of[index], value_text=repr)
+        numbered = (f"{label} #{number}" for number in count(2))
+        labels[index] = next(each for each in chain([label], numbered) if (each, place) not in given)
+        given.add((labels[index], place))
+    return labels
+
+
+def _label(config: RunConfig, varying: set[str], value_text: Callable[[Any], str] = str) -> str:
     """The method, and those settings in which groups of the same method and recipe differ."""
     mine = settings(config)
     differing = [path for path in mine if path in varying]
     name, leaves = title(config.method), [path.rpartition(".")[2] for path in differing]
-    notes = ", ".join(spoken(path, mine[path], short=leaves.count(path.rpartition(".")[2]) == 1) for path in differing)
+    notes = ", ".join(
+        spoken(path, mine[path], short=leaves.count(path.rpartition(".")[2]) == 1, value_text=value_text)
+        for path in differing
+    )
     return f"{name} ({notes})" if notes else name
 
 
-def spoken(path: str, value: Any, *, short: bool = True) -> str:
+def spoken(path: str, value: Any, *, short: bool = True, value_text: Callable[[Any], str] = str) -> str:
     """A setting in the words of a legend.
 
     >>> spoken("optimizer.sigma", 0.1), spoken("optimizer.rho_max", None), spoken("schedule.budget_anneal_start", 48)
     ('sigma=0.1', 'no cap', 'annealed from 48')
     """
-    if path in ABSENCES and not value:
-        return ABSENCES[path]
+    if path in ABSENCES and value == ABSENCES[path][0]:
+        return ABSENCES[path][1]
     if path in PRESENCES:
-        return f"{PRESENCES[path]} {value}"
-    return f"{path.rpartition('.')[2] if short else path}={value}"
+        return f"{PRESENCES[path]} {value_text(value)}"
+    return f"{path.rpartition('.')[2] if short else path}={value_text(value)}"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

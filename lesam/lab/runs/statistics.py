@@ -6,8 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
+Key = TypeVar("Key")
+"""What names a repetition: a seed, or several."""
 LEVEL = 0.05
 """Of tests; intervals cover the truth with the rest."""
 
@@ -71,7 +73,7 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return spread.mean, spread.std
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
+def paired(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> Spread | None:
     """The differences between values of the same seed; None where no seed is in both.
 
     What the seeds have in common (data order, initial weights) drops out, so that the spread of the differences is the
@@ -98,7 +100,7 @@ class PairedDifference:
     """How many comparisons the interval is corrected for."""
 
     @classmethod
-    def between(cls, ours: Mapping[int, float], theirs: Mapping[int, float], *, comparisons: int = 1) -> Self | None:
+    def between(cls, ours: Mapping[Key, float], theirs: Mapping[Key, float], *, comparisons: int = 1) -> Self | None:
         """The difference over the seeds that both have; None with fewer than two.
 
         >>> PairedDifference.between({0: 3.0, 1: 5.0}, {0: 2.0, 1: 3.0}).spread.mean

@@ -32,6 +32,9 @@ def with_rows(runs: Path, accuracies: list[float], *changes: str, seed: int = 0)
     for epoch, accuracy in enumerate(accuracies):
         row = {"epoch": epoch, "test_accuracy": accuracy, "train_accuracy": accuracy, "train_loss": 1.0, "rho": 1.0}
         folder.append(row, [])
+    if accuracies:
+        best = {"test_accuracy": max(accuracies), "epoch": 0}
+        folder.finish({"last": folder.metrics()[-1], "best_test_selected": best})
     return folder
 
 
@@ -73,6 +76,19 @@ def test_seeds_of_unequal_length_are_drawn_to_the_end_of_the_longest(tmp_path: P
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == pytest.approx([20.0, 30.0, 90.0])
     assert "n = 2 up to epoch 1" in str(line.get_label())
+
+
+def test_unfinished_runs_are_drawn_apart_and_not_averaged(tmp_path: Path) -> None:
+    with_rows(tmp_path, [0.1, 0.3], seed=0)
+    (with_rows(tmp_path, [0.5], seed=1).path / "summary.json").unlink()
+    groups = group(find_runs([tmp_path]))
+    figure = plots.caption(plots.curves(groups), groups)
+    ended, apart = figure.axes[0].lines
+    assert list(ended.get_ydata()) == pytest.approx([10.0, 30.0])
+    assert list(apart.get_ydata()) == pytest.approx([50.0])
+    assert (ended.get_label(), apart.get_label()) == ("LE-SAM", "LE-SAM, unfinished")
+    assert apart.get_linewidth() < ended.get_linewidth()
+    assert figure.get_suptitle() == "digits, smoke scale, n = 1"
 
 
 def test_ticks_are_whole_epochs_and_a_narrow_range_is_not_logarithmic(tmp_path: Path) -> None:

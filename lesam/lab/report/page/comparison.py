@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 from lesam.lab.report.page.entries import Entry, Member, spread
 from lesam.lab.report.page.quantities import total_passes, total_seconds
@@ -14,12 +16,21 @@ from lesam.lab.runs.statistics import LEVEL, PairedDifference, Spread
 ALL_PAIRS = 12
 """Up to this number of groups every pair is compared; beyond, each with the best one."""
 
+FEWEST_SEEDS = 3
+"""Common seeds below which there is no verdict: two tell hardly anything of a spread."""
+ROUNDING = 1e-12
+"""Deviation of accuracies that is none."""
+Verdict = Literal["shown", "not shown", "fewer than three common seeds", "equal differences: no test"]
+
 COSTS: Mapping[str, Callable[[Member], float | None]] = {"passes": total_passes, "seconds": total_seconds}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Two groups that may be compared, the one with the higher mean first."""
+    """Two groups that may be compared, first the one with the higher mean over the seeds that both have.
+
+    Groups of fewer than two common seeds have no such means and are in the order of their own.
+    """
 
     better: Entry
     other: Entry
@@ -30,20 +41,44 @@ class Pair:
 
     @property
     def p(self) -> float | None:
-        """Corrected by Bonferroni's rule for all pairs: choosing the best of many is part of the game."""
-        return None if self.difference is None else min(1.0, self.difference.p * self.comparisons)
+        """Corrected by Bonferroni's rule for all pairs: choosing the best of many is part of the game.
+
+        None where the differences have no spread (but for rounding): the t-test would call any of them certain.
+        """
+        found = self.difference
+        if found is None or (found.spread.mean != 0 and found.spread.std <= ROUNDING):
+            return None
+        return min(1.0, found.p * self.comparisons)
 
     @property
     def shown(self) -> bool:
         """Whether the difference can be told from chance."""
-        return self.p is not None and self.p < LEVEL
+        return self.verdict == "shown"
+
+    def rival(self, entry: Entry) -> Entry:
+        """The other one of the two."""
+        return self.other if entry is self.better else self.better
 
     @property
-    def unpaired(self) -> dict[str, list[int]]:
-        """Seeds that only one of the two has, by the name of the group."""
+    def unpaired(self) -> dict[str, list[str]]:
+        """Seeds that only one of the two has, by the name of the group; with that of the data where it matters."""
         ours, theirs = self.better.accuracy_by_seed, self.other.accuracy_by_seed
+        often = Counter(seed for seed, _ in {*ours, *theirs})
         found = {self.better.name: sorted(ours.keys() - theirs), self.other.name: sorted(theirs.keys() - ours)}
-        return {name: seeds for name, seeds in found.items() if seeds}
+        return {
+            name: [f"{seed} (data seed {data or 'not set'})" if often[seed] > 1 else str(seed) for seed, data in alone]
+            for name, alone in found.items()
+            if alone
+        }
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the difference can be told from chance, or why that cannot be asked."""
+        if self.difference is None or self.difference.spread.n < FEWEST_SEEDS:
+            return "fewer than three common seeds"
+        if self.p is None:
+            return "equal differences: no test"
+        return "shown" if self.p < LEVEL else "not shown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +112,9 @@ def _pairs(ranked: Sequence[Entry]) -> Iterator[Pair]:
     every = combinations(ranked, 2) if len(ranked) <= ALL_PAIRS else ((ranked[0], other) for other in ranked[1:])
     for better, other in every:
         difference = PairedDifference.between(better.accuracy_by_seed, other.accuracy_by_seed)
+        if difference is not None and difference.spread.mean < 0:  # further seeds of one side decide nothing
+            better, other = other, better
+            difference = PairedDifference.between(better.accuracy_by_seed, other.accuracy_by_seed)
         yield Pair(better=better, other=other, difference=difference, comparisons=number)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from lesam.lab.report.style import Look, looks_of
 from lesam.lab.runs.folder import Row, RunFolder, readable
-from lesam.lab.runs.repetitions import Group, group, has_diverged
+from lesam.lab.runs.repetitions import Group, group, has_diverged, repetition
 from lesam.lab.runs.snapshot import Snapshot
 from lesam.lab.runs.statistics import Spread
 
@@ -103,9 +103,9 @@ class Entry:
         return self.of_status("finished", "diverged")
 
     @cached_property
-    def accuracy_by_seed(self) -> dict[int, float]:
-        """Test accuracy of the last epoch of the runs that ended."""
-        found = {member.seed: number(member.last.get("test_accuracy")) for member in self.ended}
+    def accuracy_by_seed(self) -> dict[tuple[int, str], float]:
+        """Test accuracy of the last epoch of the runs that ended, by their seed and that of their data."""
+        found = {repetition(member.config): number(member.last.get("test_accuracy")) for member in self.ended}
         return {seed: value for seed, value in found.items() if value is not None}
 
     @cached_property
@@ -139,9 +139,10 @@ def read(runs: Iterable[RunFolder]) -> tuple[list[Entry], list[str]]:
             complaints.append(f"{run.path / 'metrics.jsonl'} has a row whose epoch is no whole number")
     groups = group(whole)
     entries = [
-        Entry(group=each, place=place, look=look, members=tuple(map(Member, each.runs)))
+        Entry(group=each, place=place, look=looks[each.title], members=tuple(map(Member, each.runs)))
         for place, members in _by_place(groups).items()
-        for each, look in zip(members, looks_of(members).values(), strict=True)
+        for looks in [looks_of(members)]
+        for each in members
     ]
     copies = [str(run.path) for each in groups for run in each.duplicates]
     if copies:

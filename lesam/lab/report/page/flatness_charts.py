@@ -48,13 +48,14 @@ def low_pass(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
     """The low-pass filter at every kept checkpoint."""
     lines = []
     for entry in entries:
-        epochs: dict[int, list[float]] = {}
-        for answer in kept.of("lpf", entry):
-            epochs.setdefault(answer.epoch, []).append(answer.result.estimate)
-        if len(epochs) > 1:
-            order = sorted(epochs)
-            xs = {"epoch": [float(epoch) for epoch in order]}
-            lines.append(line(entry, xs, [Spread.of(epochs[epoch]) for epoch in order], 1.0))
+        for ended, note in ((True, ""), (False, "unfinished")):
+            epochs: dict[int, list[float]] = {}
+            for answer in (answer for answer in kept.of("lpf", entry) if answer.ended is ended):
+                epochs.setdefault(answer.epoch, []).append(answer.result.estimate)
+            if len(epochs) > 1:
+                order = sorted(epochs)
+                xs = {"epoch": [float(epoch) for epoch in order]}
+                lines.append(line(entry, xs, [Spread.of(epochs[epoch]) for epoch in order], 1.0, note))
     return _lines("lpf-checkpoints", "Loss under weight noise (LPF) at kept checkpoints", "loss", "epoch", lines)
 
 
@@ -160,6 +161,10 @@ def _lines(id: str, title: str, y: str, x: str, lines: list[Chart], *, log: bool
 
 
 def _lowest(answers: Sequence[Answer]) -> Answer:
-    """That of the last epoch of the run with the lowest seed."""
-    order: Callable[[Answer], tuple[int, int]] = lambda answer: (answer.member.seed, -answer.epoch)  # noqa: E731
+    """That of the last epoch of the run with the lowest seed, of an unfinished run only where no other has one."""
+    order: Callable[[Answer], tuple[bool, int, int]] = lambda answer: (  # noqa: E731
+        not answer.ended,
+        answer.member.seed,
+        -answer.epoch,
+    )
     return min(answers, key=order)

@@ -44,21 +44,32 @@ def _contest(contest: Contest, *, named: bool) -> list[str]:
         return []
     if len(contest.entries) == 1:
         return [f"{where}{best.label} reaches {accuracy.text()} % test accuracy over {_seeds(accuracy.n)}."]
-    mine = [pair for pair in contest.pairs if pair.better is best]
-    beaten = [pair for pair in mine if pair.shown]
-    close = [pair for pair in mine if pair.difference is not None and not pair.shown]
-    alone = [pair for pair in mine if pair.difference is None]
+    mine = [pair for pair in contest.pairs if best in (pair.better, pair.other)]
+    beaten = [pair for pair in mine if pair.shown and pair.better is best]
+    lost = [pair for pair in mine if pair.shown and pair.other is best]
+    close = [pair for pair in mine if pair.verdict == "not shown"]
+    constant = [pair for pair in mine if pair.verdict == "equal differences: no test"]
+    alone = [pair for pair in mine if pair.verdict == "fewer than three common seeds"]
     said = []
     if beaten:
         said.append(f"{where}{best.label} beats " + _listed([_margin(pair) for pair in beaten], "; ") + ".")
+    for pair in lost:
+        said.append(
+            f"{where}{pair.better.label} beats {_margin(pair)} on the seeds that both have, though {best.label} has "
+            f"the higher mean over all its own ({accuracy.text()} %)."
+        )
     if close:
-        names = _listed([pair.other.label for pair in close])
+        names = _listed([pair.rival(best).label for pair in close])
         start = "No" if said else f"{where}{best.label} has the highest mean ({accuracy.text()} %). No"
         said.append(f"{start} difference can be shown between {best.label} and {names}.")
-    if alone:
-        names = _listed([pair.other.label for pair in alone])
+    if constant:
+        names = _listed([pair.rival(best).label for pair in constant])
         start = "" if said else f"{where}{best.label} has the highest mean ({accuracy.text()} %). "
-        said.append(f"{start}{best.label} and {names} share fewer than two seeds and are not compared.")
+        said.append(f"{start}{best.label} and {names} differ by the same on all seeds, which no test can judge.")
+    if alone:
+        names = _listed([pair.rival(best).label for pair in alone])
+        start = "" if said else f"{where}{best.label} has the highest mean ({accuracy.text()} %). "
+        said.append(f"{start}{best.label} and {names} share fewer than three seeds and are not compared.")
     return said
 
 

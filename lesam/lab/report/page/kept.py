@@ -35,6 +35,16 @@ class Answer:
     """What was asked, without the run and its weights."""
     result: Any
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run has reached its end: only then it counts in a mean."""
+        return self.member.status != "unfinished"
+
+    @property
+    def final(self) -> bool:
+        """Whether the answer is about the newest weights of the run."""
+        return self.epoch == self.member.epochs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
@@ -50,8 +60,8 @@ class Kept:
         return self.flatness.get(measure, {}).get(entry.name, ())
 
     def final(self, measure: str, entry: Entry) -> list[Answer]:
-        """Those about the end of the group's runs."""
-        return [answer for answer in self.of(measure, entry) if answer.epoch == answer.member.epochs]
+        """Those about the end of the group's runs, of runs that have ended."""
+        return [answer for answer in self.of(measure, entry) if answer.ended and answer.final]
 
 
 def collect(entries: Sequence[Entry]) -> Kept:
@@ -67,6 +77,17 @@ def collect(entries: Sequence[Entry]) -> Kept:
             attacks.setdefault(entry.name, []).extend(_attacks(member, notes))
             corruptions.setdefault(entry.name, []).extend(_corruptions(member, notes))
     chosen = {measure: _alike(measure, answers, notes) for measure, answers in found.items()}
+    attacks = _at_the_end("attacks", attacks, notes)
+    corruptions = _at_the_end("corruptions", corruptions, notes)
+    open_still = {
+        answer.member.run.path.name
+        for groups in chosen.values()
+        for answers in groups.values()
+        for answer in answers
+        if not answer.ended
+    }
+    if open_still:
+        notes.append(f"flatness of unfinished runs is not counted: {', '.join(sorted(open_still))}")
     if any(corruptions.values()):
         corruptions = _alike("corruptions", corruptions, notes)
     return Kept(flatness=chosen, attacks=attacks, corruptions=corruptions, notes=notes)
@@ -77,6 +98,18 @@ def answers_of(member: Member) -> list[tuple[str, Answer]]:
     notes: list[str] = []
     attacks = [("attack", answer) for answer in _attacks(member, notes)]
     return [*_flatness(member, notes), *attacks, *(("corruptions", found) for found in _corruptions(member, notes))]
+
+
+def _at_the_end(what: str, found: Mapping[str, list[Answer]], notes: list[str]) -> dict[str, list[Answer]]:
+    """The answers about the last weights of runs that have ended: other epochs are other networks."""
+    every = [answer for answers in found.values() for answer in answers]
+    open_still = sorted({answer.member.run.path.name for answer in every if not answer.ended})
+    earlier = sorted({answer.member.run.path.name for answer in every if answer.ended and not answer.final})
+    if open_still:
+        notes.append(f"{what} of unfinished runs are not shown: {', '.join(open_still)}")
+    if earlier:
+        notes.append(f"{what} at checkpoints before the end of a run are not shown: {', '.join(earlier)}")
+    return {name: [answer for answer in answers if answer.ended and answer.final] for name, answers in found.items()}
 
 
 def _alike(measure: str, found: Mapping[str, list[Answer]], notes: list[str]) -> dict[str, list[Answer]]:

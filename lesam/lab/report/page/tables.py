@@ -63,7 +63,7 @@ def differences(contests: Sequence[Contest]) -> Table:
     for pair in (pair for contest in contests for pair in contest.pairs):
         found, corrected = pair.difference, pair.p
         low, high = (None, None) if found is None else (bound * 100 for bound in found.interval)
-        unpaired = "; ".join(f"{name}: {', '.join(map(str, seeds))}" for name, seeds in pair.unpaired.items())
+        unpaired = "; ".join(f"{name}: {', '.join(seeds)}" for name, seeds in pair.unpaired.items())
         rows.append(
             [
                 _group(pair.better),
@@ -75,7 +75,7 @@ def differences(contests: Sequence[Contest]) -> Table:
                 _number(
                     corrected, "" if corrected is None else p_text(corrected).removeprefix("p = ").removeprefix("p ")
                 ),
-                _text("shown" if pair.shown else "not shown" if found is not None else "fewer than two common seeds"),
+                _text(pair.verdict),
                 _text(unpaired),
             ]
         )
@@ -92,8 +92,8 @@ def differences(contests: Sequence[Contest]) -> Table:
     ]
     note = (
         "Differences of test accuracy between runs of equal seeds, data, network and length, with the 95 % interval of "
-        "the paired t-test. p is corrected for the number of all pairs (Bonferroni); seeds that only one side has are "
-        "named and not counted."
+        "the paired t-test; higher is the mean over the common seeds. p is corrected for the number of all pairs "
+        "(Bonferroni); seeds that only one side has are named and not counted."
     )
     return _table("differences", "Paired differences", note, columns, rows)
 
@@ -114,10 +114,12 @@ def flatness(entries: Sequence[Entry], kept: Kept) -> Table:
     flat = [(measure, column) for measure in MEASURES.values() for column in measure.columns.values()]
     rows = []
     for entry in entries:
-        epochs = {answer.epoch for measure, _ in flat for answer in kept.of(measure.name, entry)}
-        for epoch in sorted(epochs):
+        answers = {
+            measure.name: [answer for answer in kept.of(measure.name, entry) if answer.ended] for measure, _ in flat
+        }
+        for epoch in sorted({answer.epoch for every in answers.values() for answer in every}):
             found = [
-                spread(column.value(answer.result) for answer in kept.of(measure.name, entry) if answer.epoch == epoch)
+                spread(column.value(answer.result) for answer in answers[measure.name] if answer.epoch == epoch)
                 for measure, column in flat
             ]
             rows.append([_group(entry), _number(epoch), *(_spread(each) for each in found)])
@@ -139,7 +141,7 @@ def runs(entries: Sequence[Entry], *, links_from: Path | None) -> Table:
                     _number(member.seed),
                     _text(ended(member)),
                     _number(member.epochs),
-                    _number(accuracy, "" if accuracy is None else f"{accuracy * 100:.2f}"),
+                    _number(*(None, "") if accuracy is None else (accuracy * 100, f"{accuracy * 100:.2f}")),
                     *(_text(words) for words in start),
                 ]
             )

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from scipy import stats
 
+from lesam.flatness import LowPass
 from lesam.lab.cli import main
 from lesam.lab.config.text import override
 from lesam.lab.report.page.charts import MOST_LINES, MOST_POINTS
 from lesam.lab.report.page.content import Content, content
 from lesam.lab.report.page.entries import read
+from lesam.lab.report.tables import lines
 from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.repetitions import group
 from lesam.lab.runs.statistics import paired
 from tests.lab.report.page.folders import finished
 from tests.lab.running import smoke
@@ -77,15 +81,29 @@ def test_differences_are_those_of_the_paired_t_test_and_unpaired_seeds_are_named
 
 
 def test_the_headline_says_who_wins_by_how_much_and_what_cannot_be_told(tmp_path: Path) -> None:
-    for method, values in {"sgd": (0.60, 0.62, 0.61), "sam": (0.80, 0.82, 0.81), "lesam": (0.78, 0.84, 0.81)}.items():
+    for method, values in {"sgd": (0.60, 0.621, 0.609), "sam": (0.80, 0.82, 0.81), "lesam": (0.78, 0.84, 0.81)}.items():
         for seed, value in enumerate(values):
             finished(replace(smoke("digits", method=method), seed=seed), tmp_path / f"{method}{seed}", [value])
     first, second = of(tmp_path)["headline"]
-    assert first == "SAM beats SGD by 20.00 ± 0.00 points over 3 seeds (p < 0.001)."
+    assert first == "SAM beats SGD by 20.00 ± 0.25 points over 3 seeds (p < 0.001)."
     assert second == "No difference can be shown between SAM and LE-SAM."
     shutil.rmtree(tmp_path / "sgd1")
     shutil.rmtree(tmp_path / "sgd2")
-    assert "SAM and SGD share fewer than two seeds" in " ".join(of(tmp_path)["headline"])
+    assert "SAM and SGD share fewer than three seeds" in " ".join(of(tmp_path)["headline"])
+
+
+def test_who_wins_is_decided_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    for method, values in {"sam": [0.50, 0.51, 0.49] + [0.99] * 6, "sgd": [0.60, 0.612, 0.588]}.items():
+        for seed, value in enumerate(values):
+            finished(replace(smoke("digits", method=method), seed=seed), tmp_path / f"{method}{seed}", [value])
+    made = of(tmp_path)
+    (pair,) = rows(made, "differences")
+    assert (pair["higher mean"]["text"], pair["lower mean"]["text"]) == ("SGD", "SAM")
+    assert pair["difference (points)"]["value"] == pytest.approx(10.0)
+    assert 0 < pair["95 % from"]["value"] < 10 < pair["95 % to"]["value"]
+    (said,) = made["headline"]
+    assert said.startswith("SGD beats SAM by 10.00 ±")
+    assert "SAM has the higher mean over all its own (82.67 " in said
 
 
 def test_diverged_and_unfinished_runs_are_shown_as_such(runs: Path) -> None:
@@ -105,6 +123,94 @@ def test_diverged_and_unfinished_runs_are_shown_as_such(runs: Path) -> None:
     states = {row["status"]["text"] for row in rows(made, "runs")}
     assert "unfinished, 1 of 2 epochs" in states
     assert any(state.startswith("diverged at step") for state in states)
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(2, "fewer than three common seeds"), (4, "equal differences: no test")])
+def test_equal_differences_prove_nothing(n: int, verdict: str, tmp_path: Path) -> None:
+    for method, shift in {"sgd": 0.0, "sam": 0.1}.items():
+        for seed in range(n):
+            config = replace(smoke("digits", method=method), seed=seed)
+            finished(config, tmp_path / f"{method}{seed}", [0.5 + 0.07 * seed + shift])
+    made = of(tmp_path)
+    (pair,) = rows(made, "differences")
+    assert pair["difference"]["text"] == verdict
+    assert (pair["p, corrected"]["text"], pair["p, corrected"]["value"]) == ("", None)
+    assert "beats" not in " ".join(made["headline"])
+
+
+def test_runs_that_differ_in_the_seed_of_their_data_are_all_counted(tmp_path: Path) -> None:
+    config = smoke("digits", method="sam")
+    for seed, value in enumerate((0.5, 0.6, 0.7)):
+        finished(override(config, [f"data.options.seed={seed}"]), tmp_path / str(seed), [value])
+    finished(override(smoke("digits", method="sgd"), ["data.options.seed=2"]), tmp_path / "sgd", [0.5])
+    made = of(tmp_path)
+    line = next(row for row in rows(made, "summary") if row["method"]["text"] == "SAM")
+    assert (line["n"]["value"], line["test accuracy (%)"]["n"]) == (3, 3)
+    (pair,) = rows(made, "differences")
+    assert pair["unpaired seeds"]["text"] == "SAM: 0 (data seed 0), 0 (data seed 1)"
+    assert "60.00 ± 10.00" in " ".join(made["headline"])
+    gain = next(line.gain for line in lines(group(find_runs([tmp_path]))) if line.gain is not None)
+    assert (gain.n, gain.mean) == (1, pytest.approx(0.2))
+
+
+def attacked(run: RunFolder, epoch: int, accuracy: float) -> None:
+    """Attack and corruption results of a checkpoint, as the commands keep them."""
+    checkpoint = {"epoch": epoch, "step": 10 * epoch, "weights_sha256": str(epoch)}
+    attack = {"attack": {"norm": "linf", "eps": 0.03, "steps": 3}, "samples": 50, "checkpoint": checkpoint}
+    corrupt = {"corruptions": {"fog": [1]}, "checkpoint": checkpoint}
+    for room, settings, result in (
+        ("attacks", attack, {"clean": accuracy, "attacked": accuracy}),
+        ("corruptions", corrupt, {"clean": accuracy, "corrupted": {"fog": [accuracy]}}),
+    ):
+        (run.path / room).mkdir(exist_ok=True)
+        (run.path / room / f"{epoch:010d}.json").write_text(json.dumps({"settings": settings, "result": result}))
+
+
+def test_attacks_and_corruptions_are_those_on_the_end_of_runs_that_ended(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), tmp_path / f"run{seed}", [0.5, 0.6])
+        attacked(run, 2, 0.4)
+    attacked(RunFolder(tmp_path / "run0"), 1, 0.1)
+    attacked(RunFolder(tmp_path / "run2"), 2, 0.9)
+    (tmp_path / "run2" / "summary.json").unlink()
+    made = of(tmp_path)
+    (section,) = [section for section in made["sections"] if section["id"] == "attacks"]
+    assert len(section["charts"]) == 2
+    for each in section["charts"]:
+        assert {(bar["mean"], bar["n"]) for bar in each["bars"]} == {(40.0, 2)}
+    words = " ".join(made["problems"])
+    for what in ("attacks", "corruptions"):
+        assert f"{what} of unfinished runs are not shown: run2" in words
+        assert f"{what} at checkpoints before the end of a run are not shown: run0" in words
+
+
+def test_flatness_of_unfinished_runs_is_not_averaged(tmp_path: Path) -> None:
+    for seed, value in enumerate((1.0, 3.0, 100.0)):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), tmp_path / f"run{seed}", [0.5, 0.6])
+        (run.path / "flatness").mkdir()
+        for epoch in (1, 2):
+            result = LowPass(
+                estimate=value * epoch, stderr=0.1, loss=0.1, losses=torch.ones(2), settings={"key.samples": 50}
+            )
+            result.save(run.path / "flatness" / f"epoch-{epoch:04d}-lpf-0123456789.json")
+    (tmp_path / "run2" / "summary.json").unlink()
+    made = of(tmp_path)
+    (line,) = rows(made, "summary")
+    found = [cell for cell in line.values() if cell.get("value") == 4.0]
+    assert [cell["n"] for cell in found] == [2]
+    first, second = rows(made, "flatness")
+    assert 2.0 in [cell.get("value") for cell in first.values()]
+    assert 4.0 in [cell.get("value") for cell in second.values()]
+    ended, apart = chart(made, "lpf-checkpoints")["lines"]
+    assert (ended["mean"], ended["n"], ended["note"]) == ([2.0, 4.0], [2, 2], "")
+    assert (apart["mean"], apart["n"], apart["note"]) == ([100.0, 200.0], [1, 1], "unfinished")
+    assert "flatness of unfinished runs is not counted: run2" in " ".join(made["problems"])
+
+
+def test_the_table_of_runs_has_percent_behind_its_text(tmp_path: Path) -> None:
+    finished(smoke("digits", method="sam"), tmp_path / "run", [0.625])
+    (line,) = rows(of(tmp_path), "runs")
+    assert line["test accuracy (%)"] == {"text": "62.50", "value": 62.5}
 
 
 def test_curves_run_over_epochs_passes_and_seconds(runs: Path) -> None:
@@ -209,5 +315,5 @@ def test_a_long_sweep_has_a_bounded_number_of_lines_and_points(tmp_path: Path) -
 def test_the_entries_are_those_of_lesam_table(runs: Path) -> None:
     entries, _ = read(find_runs([runs]))
     sam, lesam = (next(entry for entry in entries if entry.name == name) for name in ("SAM", "LE-SAM"))
-    assert sam.accuracy_by_seed == summaries(runs, "sam")
+    assert {seed: value for (seed, _), value in sam.accuracy_by_seed.items()} == summaries(runs, "sam")
     assert paired(sam.accuracy_by_seed, lesam.accuracy_by_seed) is not None
