@@ -167,6 +167,50 @@ def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: Pa
     assert ask(server)[0] == 200
 
 
+def record(run: Path, room: str, name: str = "0123456789.json", **asked: object) -> Path:
+    """An attack on a run of ten images, or corrupted ones, as the commands leave it in its folder."""
+    attack = {"norm": "linf", "eps": 1 / 255, "step_size": 0.001, "steps": 10, "restarts": 1, "keep": "last"}
+    settings = {"attack": attack} if room == "attacks" else {"corruptions": {"brightness": [1, 2]}}
+    result = {"attacked": 0.25} if room == "attacks" else {"corrupted": {"brightness": [0.25, 0.25]}}
+    whole = {
+        "settings": {**settings, "samples": 10, "checkpoint": {"epoch": 2, "step": 20}, **asked},
+        "result": {"clean": 0.5, **result},
+    }
+    (run / room).mkdir(parents=True, exist_ok=True)
+    (run / room / name).write_text(json.dumps(whole))
+    return run / room / name
+
+
+def chart_ids(text: str) -> list[str]:
+    return [chart["id"] for section in data(text)["sections"] for chart in section["charts"]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("room", ["attacks", "corruptions"])
+def test_a_new_answer_appears(room: str, server: PageServer, runs: Path) -> None:
+    _, headers, before = ask(server)
+    record(runs / "sam", room)
+    status, _, text = ask(server, If_None_Match=headers["etag"])
+    assert status == 200
+    assert len(chart_ids(text)) == len(chart_ids(before)) + 1
+
+
+@pytest.mark.parametrize("room", ["attacks", "corruptions"])
+@pytest.mark.parametrize("whole", [True, False], ids=["room", "file"])
+def test_answers_elsewhere_are_not_shown(
+    room: str, whole: bool, server: PageServer, runs: Path, tmp_path: Path
+) -> None:
+    before = chart_ids(ask(server)[2])
+    file = record(tmp_path / "elsewhere", room)
+    if whole:
+        (runs / "sam" / room).symlink_to(file.parent)
+    else:
+        (runs / "sam" / room).mkdir()
+        (runs / "sam" / room / file.name).symlink_to(file)
+    _, _, text = ask(server)
+    assert set(chart_ids(text)) <= set(before)
+    assert "leads out of the watched folder" in text
+
+
 @pytest.mark.parametrize("link", ["sam", "sam/metrics.jsonl", "sam/attacks/0123456789.json"])
 def test_a_link_out_of_the_folder_is_not_followed(link: str, server: PageServer, runs: Path, tmp_path: Path) -> None:
     target = tmp_path / "outside.txt"
