@@ -55,7 +55,7 @@ class RunFolder:
             return from_json(file.read_text())
         except FileNotFoundError:
             raise ValueError(f"{self.path} is not a run folder: it has no config.json") from None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ValueError(f"{file}{self._written_by()} cannot be read: {error}") from None
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class RunFolder:
         """One entry for each time the run was started."""
         file = self.path / "environment.json"
         try:
-            starts: list[Row] = json.loads(file.read_text())
+            starts: list[Row] = parsed(file.read_text())
         except FileNotFoundError:
             return []
         except ValueError:
@@ -82,7 +82,7 @@ class RunFolder:
         """The result of a finished run, None while it is not finished."""
         file = self.path / "summary.json"
         try:
-            summary: Row = json.loads(file.read_text())
+            summary: Row = parsed(file.read_text())
             numbers = [summary["last"].get(name) for name in ("test_accuracy", "train_accuracy", "validation_accuracy")]
             if "test_accuracy" in summary["last"]:
                 numbers.append(summary["best_test_selected"]["test_accuracy"])
@@ -90,7 +90,7 @@ class RunFolder:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):
             numbers = ["damaged"]
-        if not all(value is None or isinstance(value, int | float) for value in numbers):
+        if not all(value is None or is_share(value) for value in numbers):
             raise ValueError(f"{file}{self._written_by()} is damaged; delete it, and `lesam train` writes it again")
         return summary
 
@@ -201,6 +201,27 @@ class RunFolder:
         write_atomically(self.path / "metrics.csv", text.getvalue())
 
 
+def parsed(text: str) -> Any:
+    """JSON of a file of a run.
+
+    Raises:
+        ValueError: It is none, or nested more deeply than anything that is written here.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def is_share(value: object) -> bool:
+    """Whether a value of a file can be an accuracy, that of a run which diverged included.
+
+    >>> is_share(0.5), is_share(float("nan")), is_share(81.5), is_share("0.5")
+    (True, True, False, False)
+    """
+    return isinstance(value, int | float) and not (value < 0 or value > 1)
+
+
 def read_rows(path: Path) -> list[Row]:
     """Rows of a JSONL file; a torn last line, as a killed process leaves it, is not a row."""
     try:
@@ -210,7 +231,7 @@ def read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines):
         try:
-            row = json.loads(line)
+            row = parsed(line)
         except ValueError:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +20,22 @@ from lesam.lab.runs.folder import RunFolder
 Content = dict[str, Any]
 
 
-def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: Path | None = None) -> Content:
+def content(
+    runs: Iterable[RunFolder],
+    *,
+    sources: Sequence[Path],
+    links_from: Path | None = None,
+    complaints: Sequence[str] = (),
+) -> Content:
     """Read the runs and make the record.
 
     Args:
         runs: Folders to show; one that cannot be read is named on the page.
         sources: The paths that were asked for, as commands name them.
         links_from: Folder of the page, from which run folders are linked; None for no links.
+        complaints: What is known to be wrong already; the page's own list begins with it.
     """
-    entries, complaints = read(runs)
+    entries, unread = read(runs)
     kept = collect(entries)
     contested = contests(entries)
     drawn = charts.drawn(entries)
@@ -59,7 +67,7 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
         _section("configuration", "Configuration", [], [settings]),
         _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
     ]
-    return {
+    made = {
         "title": _title(entries, sources),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
@@ -78,14 +86,28 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
         "left_out": len(entries) - len(drawn),
         "sections": [section for section in sections if section["charts"] or section["tables"]],
         "missing": missing(entries, kept, sources),
-        "problems": [*complaints, *kept.notes],
+        "problems": [*complaints, *unread, *kept.notes],
     }
+    return {name: _encodable(value) for name, value in made.items()}
 
 
 def _section(
     id: str, title: str, charts: list[dict[str, Any]], tables: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     return {"id": id, "title": title, "charts": charts, "tables": [table for table in tables if table["rows"]]}
+
+
+def _encodable(value: Any) -> Any:
+    r"""The same without what UTF-8 cannot write: bytes of file names in no known encoding, halves of a character.
+
+    >>> print(ascii(_encodable(["run\udcff"])))
+    ['run\ufffd']
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _title(entries: Sequence[Entry], sources: Sequence[Path]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -155,6 +156,93 @@ def test_damaged_folders_are_survived_and_the_others_shown(
     status, _, text = ask(server)
     assert status == 200
     assert "SGD" in [group["name"] for group in data(text)["groups"]]  # type: ignore[attr-defined]
+
+
+NESTED = "[" * 100_000
+
+
+def damage(run: Path, how: str) -> str:
+    """Spoil something of a run in one of many ways; gives what the page has to name."""
+    row = {"epoch": 0, "step": 10, "passes": 2.0, "seconds": 3.0, "test_accuracy": 0.5}
+    if how == "name":
+        run.rename(Path(os.fsdecode(os.fsencode(run.parent) + b"/sam-\xff")))
+        return ""
+    if how == "surrogate":
+        (run / "environment.json").write_text('[{"command": "\\ud800", "hostname": "\\udfff"}]')
+        return ""
+    if how in ("config.json", "summary.json", "metrics.jsonl"):
+        (run / how).write_text(f'{{"epoch": {NESTED}\n{json.dumps(row)}\n')
+        return how
+    if how in ("attacks", "corruptions"):
+        record(run, how, samples=[1, 2])
+        return "0123456789.json"
+    if how == "nested attack":
+        record(run, "attacks").write_text(NESTED)
+        return "0123456789.json"
+    if how.startswith("link "):
+        name = how.removeprefix("link ")
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(run / name)
+        return name if name != "flatness" else ""
+    odd = {
+        "long epoch": {"epoch": int("9" * 400)},
+        "negative epoch": {"epoch": -1},
+        "accuracy": {"test_accuracy": 1e308},
+    }
+    (run / "summary.json").unlink()
+    (run / "metrics.jsonl").write_text(json.dumps(row | odd[how]) + "\n")
+    return "metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(
+            "name",
+            "surrogate",
+            "config.json",
+            "summary.json",
+            "metrics.jsonl",
+            "attacks",
+            "corruptions",
+            "nested attack",
+        ),
+        *("link config.json", "link metrics.jsonl", "link flatness", "long epoch", "negative epoch", "accuracy"),
+    ],
+)
+def test_one_damaged_run_is_named_and_takes_no_other_away(
+    how: str, server: PageServer, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = damage(runs / "sam", how)
+    status, _, text = ask(server)
+    assert status == 200
+    assert "SGD" in [group["name"] for group in data(text)["groups"]]  # type: ignore[attr-defined]
+    assert any(named in words for words in data(text)["problems"]) or not named  # type: ignore[attr-defined]
+    assert ask(server, "/")[0] == 200
+    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 0
+    assert "SGD" in capsys.readouterr().out
+    assert named in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("value", [1e308, 2.0, -0.5])
+def test_an_accuracy_that_is_no_share_is_a_damaged_summary(value: float, server: PageServer, runs: Path) -> None:
+    summary = json.loads((runs / "sam" / "summary.json").read_text())
+    summary["last"]["test_accuracy"] = value
+    (runs / "sam" / "summary.json").write_text(json.dumps(summary))
+    found = data(ask(server)[2])
+    assert [group["name"] for group in found["groups"]] == ["SGD"]  # type: ignore[attr-defined]
+    assert any("summary.json" in words for words in found["problems"])  # type: ignore[attr-defined]
+
+
+def test_losses_too_large_to_be_averaged_are_survived(server: PageServer, runs: Path) -> None:
+    """A run that diverges may well end so: it is no damage."""
+    for seed in (1, 2):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), runs / f"sam{seed}", [0.5])
+        rows = [{**row, "train_loss": 1.7e308} for row in run.metrics()]
+        (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = data(ask(server)[2])
+    assert [group["name"] for group in found["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+    assert found["problems"] == []
 
 
 def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: PageServer, runs: Path) -> None:
