@@ -12,7 +12,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -258,16 +258,20 @@ def readable(runs: Iterable[RunFolder]) -> tuple[list[RunFolder], list[str]]:
     return good, complaints
 
 
-def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
+def find_runs(paths: Sequence[Path | str], *, follow: Callable[[Path], bool] = lambda link: True) -> list[RunFolder]:
     """The run folders among and below the given paths, in the order of their names.
 
     A run inside the folder of another one is a part of that one (a first pass), found only by its own path.
+
+    Args:
+        paths: Where to look.
+        follow: Asked about each link to a folder below them, before anything behind it is looked at.
     """
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; run folders are made by `lesam train`")
-        folders = {path} if (path / "config.json").exists() else set(_below(path))
+        folders = {path} if (path / "config.json").exists() else set(_below(path, follow))
         for folder in sorted(folders):
             if not folders.intersection(folder.parents):
                 found[folder] = RunFolder(folder)
@@ -276,8 +280,8 @@ def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def _below(path: Path) -> Iterator[Path]:
-    """Folders with a ``config.json`` below a path, links followed, none of them twice."""
+def _below(path: Path, follow: Callable[[Path], bool]) -> Iterator[Path]:
+    """Folders with a ``config.json`` below a path, links followed that may be, none of them twice."""
     seen: set[Path] = set()
     for name, folders, files in os.walk(path, followlinks=True):
         real = Path(name).resolve()
@@ -288,3 +292,6 @@ def _below(path: Path) -> Iterator[Path]:
         if "config.json" in files:
             folders.clear()  # what lies in a run is a part of it
             yield Path(name)
+        links = [Path(name, folder) for folder in folders if os.path.islink(os.path.join(name, folder))]
+        refused = {link.name for link in links if not follow(link)}
+        folders[:] = [folder for folder in folders if folder not in refused]

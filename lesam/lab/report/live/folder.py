@@ -64,7 +64,7 @@ class WatchedFolder:
         self._known = {run.path: self._snapshot(run, stamps[run.path]) for run in runs}
         outside = [run for run in runs if not self._inside(run)]
         shown = [snapshot for run, (_, snapshot) in zip(runs, self._known.values(), strict=True) if run not in outside]
-        complaints = [*complaints, *(f"{run.path} leads out of the watched folder and is left out" for run in outside)]
+        complaints = [*complaints, *(_leads_out(run.path) for run in outside)]
         try:
             made = content(shown, sources=[self._folder], complaints=complaints)
         except Exception as error:  # a page that says what is wrong instead of none, until the files change
@@ -75,10 +75,19 @@ class WatchedFolder:
         return Made(f'"{hashlib.sha256(body).hexdigest()[:20]}"', made, body)
 
     def _runs(self) -> tuple[list[RunFolder], list[str]]:
+        """The runs below the folder, and a sentence about each link out of it, behind which nothing is looked at."""
+        complaints: list[str] = []
+
+        def follow(link: Path) -> bool:
+            inside = self._holds(link)
+            if not inside:
+                complaints.append(_leads_out(link))
+            return inside
+
         try:
-            return find_runs([self._folder]), []
+            return find_runs([self._folder], follow=follow), complaints
         except (ValueError, OSError) as error:
-            return [], [str(error)]
+            return [], [str(error), *complaints]
 
     def _snapshot(self, run: RunFolder, at: Any) -> tuple[Any, Snapshot]:
         known = self._known.get(run.path)
@@ -103,3 +112,7 @@ class WatchedFolder:
             yield run.path / room
             with suppress(OSError):  # none, or one that cannot be looked into
                 yield from (run.path / room).iterdir()
+
+
+def _leads_out(path: Path) -> str:
+    return f"{path} leads out of the watched folder and is left out"

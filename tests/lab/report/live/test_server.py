@@ -245,6 +245,18 @@ def test_losses_too_large_to_be_averaged_are_survived(server: PageServer, runs: 
     assert found["problems"] == []
 
 
+def test_a_link_to_a_large_folder_elsewhere_is_not_walked(server: PageServer, runs: Path, tmp_path: Path) -> None:
+    for seed in range(3):
+        finished(smoke("digits", method="lesam"), tmp_path / "elsewhere" / SECRET / f"run{seed}", [0.5])
+    (runs / "link").symlink_to(tmp_path / "elsewhere")
+    (runs / "again").symlink_to(runs / "sam")  # stays in the folder
+    found = data(ask(server)[2])
+    assert SECRET not in json.dumps(found)
+    about = [words for words in found["problems"] if "leads out" in words]  # type: ignore[attr-defined]
+    assert about == [f"{runs / 'link'} leads out of the watched folder and is left out"]
+    assert [group["name"] for group in found["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+
+
 def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: PageServer, runs: Path) -> None:
     for path in runs.iterdir():
         shutil.rmtree(path)
