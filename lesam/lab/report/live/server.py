@@ -19,6 +19,7 @@ from lesam.lab.report.live.folder import Made, WatchedFolder
 from lesam.lab.report.page.html import policy
 
 HTML = "text/html; charset=utf-8"
+MOST_PORTS = 65535
 
 
 class PageServer(ThreadingHTTPServer):
@@ -30,8 +31,12 @@ class PageServer(ThreadingHTTPServer):
         """Listen; port 0 takes any free one.
 
         Raises:
-            ValueError: The port is taken, or the address is not one of this machine's.
+            ValueError: There is no such port, it is taken, or the address is not one of this machine's.
         """
+        if not 0 <= port <= MOST_PORTS:
+            raise ValueError(
+                f"port {port} does not exist; choose one from 1 to {MOST_PORTS}, or any free one with --port 0"
+            )
         self.folder = folder
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -336,6 +336,12 @@ def test_a_taken_port_is_a_sentence(runs: Path, capsys: pytest.CaptureFixture[st
     assert "is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("port", ["99999", "65536", "-1"])
+def test_a_port_that_does_not_exist_is_a_sentence(port: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(runs), f"--port={port}"]) == 2
+    assert f"port {port} does not exist" in capsys.readouterr().err
+
+
 def _deaf() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
