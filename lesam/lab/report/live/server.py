@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,6 +49,11 @@ class PageServer(ThreadingHTTPServer):
                     "--port, or any free one with --port 0"
                 ) from None
             raise ValueError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong, unless it is a browser that left before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

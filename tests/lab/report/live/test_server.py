@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -255,6 +256,21 @@ def test_a_link_to_a_large_folder_elsewhere_is_not_walked(server: PageServer, ru
     about = [words for words in found["problems"] if "leads out" in words]  # type: ignore[attr-defined]
     assert about == [f"{runs / 'link'} leads out of the watched folder and is left out"]
     assert [group["name"] for group in found["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+
+
+def test_a_browser_that_leaves_while_it_is_answered_is_nobodys_trouble(
+    server: PageServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
+            browser.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            browser.recv(10)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+    assert ask(server)[0] == 200
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(30)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: PageServer, runs: Path) -> None:
