@@ -310,6 +310,26 @@ def test_a_new_answer_appears(room: str, server: PageServer, runs: Path) -> None
     assert len(chart_ids(text)) == len(chart_ids(before)) + 1
 
 
+@pytest.mark.parametrize("differing", ["samples", "split", "seed", "batch_size", "final_norm", "attack"])
+def test_a_figure_keeps_its_name_when_another_attack_comes_before_it(
+    differing: str, server: PageServer, runs: Path
+) -> None:
+    record(runs / "sam", "attacks", "b.json", split="test", seed=0)
+    (name,) = (id for id in chart_ids(ask(server)[2]) if id.startswith("attack"))
+    attack = {"norm": "linf", "eps": 1 / 255, "step_size": 0.002, "steps": 10, "restarts": 1, "keep": "last"}
+    other = {"attack": attack} if differing == "attack" else {differing: 3}
+    record(runs / "sam", "attacks", "a.json", **{"split": "test", "seed": 0} | other)
+    found = data(ask(server)[2])
+    titles = {
+        chart["id"]: chart["title"]
+        for section in found["sections"]  # type: ignore[attr-defined]
+        for chart in section["charts"]
+        if chart["id"].startswith("attack")
+    }
+    assert len(titles) == len(set(titles.values())) == 2
+    assert list(titles)[1] == name
+
+
 @pytest.mark.parametrize("room", ["attacks", "corruptions"])
 @pytest.mark.parametrize("whole", [True, False], ids=["room", "file"])
 def test_answers_elsewhere_are_not_shown(
