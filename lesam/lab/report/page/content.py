@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from lesam.lab.report.page.headline import headline
 from lesam.lab.report.page.kept import collect
 from lesam.lab.report.page.missing import missing
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import settings
 
 Content = dict[str, Any]
 
@@ -39,7 +41,7 @@ def content(
     kept = collect(entries)
     contested = contests(entries)
     drawn = charts.drawn(entries)
-    pairs, settings, measured = (
+    pairs, configured, measured = (
         tables.differences(contested),
         tables.configuration(entries),
         tables.flatness(entries, kept),
@@ -64,7 +66,7 @@ def content(
         _section(
             "attacks", "Robustness", [*flatness_charts.attacks(drawn, kept), *flatness_charts.corruptions(drawn, kept)]
         ),
-        _section("configuration", "Configuration", [], [settings]),
+        _section("configuration", "Configuration", [], [configured]),
         _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
     ]
     made = {
@@ -75,6 +77,7 @@ def content(
         "places": list(dict.fromkeys(entry.place for entry in entries)),
         "groups": [
             {
+                "key": _key(entry),
                 "name": entry.name,
                 "place": entry.place,
                 "colour": entry.look.colour,
@@ -95,6 +98,13 @@ def _section(
     id: str, title: str, charts: list[dict[str, Any]], tables: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     return {"id": id, "title": title, "charts": charts, "tables": [table for table in tables if table["rows"]]}
+
+
+def _key(entry: Entry) -> str:
+    """The same for a group whatever it is called: its name says what tells it from the others at hand."""
+    config = entry.group.config
+    asked = (config.recipe, config.scale, sorted(settings(config).items(), key=lambda item: item[0]))
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
 
 
 def _encodable(value: Any) -> Any:
