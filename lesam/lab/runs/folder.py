@@ -12,7 +12,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class RunFolder:
             return from_json(file.read_text())
         except FileNotFoundError:
             raise ValueError(f"{self.path} is not a run folder: it has no config.json") from None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ValueError(f"{file}{self._written_by()} cannot be read: {error}") from None
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class RunFolder:
         """One entry for each time the run was started."""
         file = self.path / "environment.json"
         try:
-            starts: list[Row] = json.loads(file.read_text())
+            starts: list[Row] = parsed(file.read_text())
         except FileNotFoundError:
             return []
         except ValueError:
@@ -82,7 +82,7 @@ class RunFolder:
         """The result of a finished run, None while it is not finished."""
         file = self.path / "summary.json"
         try:
-            summary: Row = json.loads(file.read_text())
+            summary: Row = parsed(file.read_text())
             numbers = [summary["last"].get(name) for name in ("test_accuracy", "train_accuracy", "validation_accuracy")]
             if "test_accuracy" in summary["last"]:
                 numbers.append(summary["best_test_selected"]["test_accuracy"])
@@ -90,7 +90,7 @@ class RunFolder:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):
             numbers = ["damaged"]
-        if not all(value is None or isinstance(value, int | float) for value in numbers):
+        if not all(value is None or is_share(value) for value in numbers):
             raise ValueError(f"{file}{self._written_by()} is damaged; delete it, and `lesam train` writes it again")
         return summary
 
@@ -201,6 +201,27 @@ class RunFolder:
         write_atomically(self.path / "metrics.csv", text.getvalue())
 
 
+def parsed(text: str) -> Any:
+    """JSON of a file of a run.
+
+    Raises:
+        ValueError: It is none, or nested more deeply than anything that is written here.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def is_share(value: object) -> bool:
+    """Whether a value of a file can be an accuracy, that of a run which diverged included.
+
+    >>> is_share(0.5), is_share(float("nan")), is_share(81.5), is_share("0.5")
+    (True, True, False, False)
+    """
+    return isinstance(value, int | float) and not (value < 0 or value > 1)
+
+
 def read_rows(path: Path) -> list[Row]:
     """Rows of a JSONL file; a torn last line, as a killed process leaves it, is not a row."""
     try:
@@ -210,7 +231,7 @@ def read_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines):
         try:
-            row = json.loads(line)
+            row = parsed(line)
         except ValueError:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None
@@ -237,16 +258,20 @@ def readable(runs: Iterable[RunFolder]) -> tuple[list[RunFolder], list[str]]:
     return good, complaints
 
 
-def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
+def find_runs(paths: Sequence[Path | str], *, follow: Callable[[Path], bool] = lambda link: True) -> list[RunFolder]:
     """The run folders among and below the given paths, in the order of their names.
 
     A run inside the folder of another one is a part of that one (a first pass), found only by its own path.
+
+    Args:
+        paths: Where to look.
+        follow: Asked about each link to a folder below them, before anything behind it is looked at.
     """
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist; run folders are made by `lesam train`")
-        folders = {path} if (path / "config.json").exists() else set(_below(path))
+        folders = {path} if (path / "config.json").exists() else set(_below(path, follow))
         for folder in sorted(folders):
             if not folders.intersection(folder.parents):
                 found[folder] = RunFolder(folder)
@@ -255,8 +280,8 @@ def find_runs(paths: Sequence[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def _below(path: Path) -> Iterator[Path]:
-    """Folders with a ``config.json`` below a path, links followed, none of them twice."""
+def _below(path: Path, follow: Callable[[Path], bool]) -> Iterator[Path]:
+    """Folders with a ``config.json`` below a path, links followed that may be, none of them twice."""
     seen: set[Path] = set()
     for name, folders, files in os.walk(path, followlinks=True):
         real = Path(name).resolve()
@@ -267,3 +292,6 @@ def _below(path: Path) -> Iterator[Path]:
         if "config.json" in files:
             folders.clear()  # what lies in a run is a part of it
             yield Path(name)
+        links = [Path(name, folder) for folder in folders if os.path.islink(os.path.join(name, folder))]
+        refused = {link.name for link in links if not follow(link)}
+        folders[:] = [folder for folder in folders if folder not in refused]

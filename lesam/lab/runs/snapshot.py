@@ -12,7 +12,7 @@ Content = TypeVar("Content")
 
 FILES = ("config.json", "metrics.jsonl", "summary.json", "environment.json")
 """What a snapshot reads; a run in which none of these changed has the same snapshot."""
-ROOMS = ("flatness", "attacks")
+ROOMS = ("flatness", "attacks", "corruptions")
 """Folders of answers, which change when an answer is added."""
 
 

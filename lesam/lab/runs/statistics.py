@@ -33,8 +33,11 @@ class Spread:
             raise ValueError("cannot summarise no values at all")
         if not all(map(math.isfinite, values)):
             return cls(len(values), math.nan, math.nan)
-        std = statistics.stdev(values) if len(values) > 1 else math.nan
-        return cls(len(values), statistics.fmean(values), std)
+        try:
+            std = statistics.stdev(values) if len(values) > 1 else math.nan
+            return cls(len(values), statistics.fmean(values), std)
+        except OverflowError:  # finite, but their sum or the sum of their squares is not
+            return cls(len(values), math.nan, math.nan)
 
     def text(self, scale: float = 100.0) -> str:
         """The mean and spread as a percentage.

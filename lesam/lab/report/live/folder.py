@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,22 +64,30 @@ class WatchedFolder:
         self._known = {run.path: self._snapshot(run, stamps[run.path]) for run in runs}
         outside = [run for run in runs if not self._inside(run)]
         shown = [snapshot for run, (_, snapshot) in zip(runs, self._known.values(), strict=True) if run not in outside]
-        complaints = [*complaints, *(f"{run.path} leads out of the watched folder and is left out" for run in outside)]
+        complaints = [*complaints, *(_leads_out(run.path) for run in outside)]
         try:
-            made = content(shown, sources=[self._folder])
+            made = content(shown, sources=[self._folder], complaints=complaints)
         except Exception as error:  # a page that says what is wrong instead of none, until the files change
-            made = content([], sources=[self._folder])
             complaints.append(f"the runs cannot be shown ({type(error).__name__}: {error})")
-        made["problems"] = [*complaints, *made["problems"]]
+            made = content([], sources=[self._folder], complaints=complaints)
         body = html.body(made).encode()
         self._seen = seen
         return Made(f'"{hashlib.sha256(body).hexdigest()[:20]}"', made, body)
 
     def _runs(self) -> tuple[list[RunFolder], list[str]]:
+        """The runs below the folder, and a sentence about each link out of it, behind which nothing is looked at."""
+        complaints: list[str] = []
+
+        def follow(link: Path) -> bool:
+            inside = self._holds(link)
+            if not inside:
+                complaints.append(_leads_out(link))
+            return inside
+
         try:
-            return find_runs([self._folder]), []
+            return find_runs([self._folder], follow=follow), complaints
         except (ValueError, OSError) as error:
-            return [], [str(error)]
+            return [], [str(error), *complaints]
 
     def _snapshot(self, run: RunFolder, at: Any) -> tuple[Any, Snapshot]:
         known = self._known.get(run.path)
@@ -86,7 +95,14 @@ class WatchedFolder:
 
     def _inside(self, run: RunFolder) -> bool:
         """Whether every file that is read of a run lies in the watched folder, links followed."""
-        return all(path.resolve().is_relative_to(self._root) for path in self._read_of(run))
+        return all(self._holds(path) for path in self._read_of(run))
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path lies in the watched folder; a link that leads back to itself leads nowhere else."""
+        try:
+            return path.resolve().is_relative_to(self._root)
+        except (OSError, RuntimeError):  # such a link, in the words of different versions of Python
+            return True
 
     @staticmethod
     def _read_of(run: RunFolder) -> Iterator[Path]:
@@ -94,5 +110,9 @@ class WatchedFolder:
         yield from (run.path / name for name in FILES)
         for room in ROOMS:
             yield run.path / room
-            if (run.path / room).is_dir():
+            with suppress(OSError):  # none, or one that cannot be looked into
                 yield from (run.path / room).iterdir()
+
+
+def _leads_out(path: Path) -> str:
+    return f"{path} leads out of the watched folder and is left out"

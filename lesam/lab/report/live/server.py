@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from lesam.lab.report.live.folder import Made, WatchedFolder
 from lesam.lab.report.page.html import policy
 
 HTML = "text/html; charset=utf-8"
+MOST_PORTS = 65535
 
 
 class PageServer(ThreadingHTTPServer):
@@ -30,8 +32,12 @@ class PageServer(ThreadingHTTPServer):
         """Listen; port 0 takes any free one.
 
         Raises:
-            ValueError: The port is taken, or the address is not one of this machine's.
+            ValueError: There is no such port, it is taken, or the address is not one of this machine's.
         """
+        if not 0 <= port <= MOST_PORTS:
+            raise ValueError(
+                f"port {port} does not exist; choose one from 1 to {MOST_PORTS}, or any free one with --port 0"
+            )
         self.folder = folder
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -43,6 +49,11 @@ class PageServer(ThreadingHTTPServer):
                     "--port, or any free one with --port 0"
                 ) from None
             raise ValueError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong, unless it is a browser that left before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

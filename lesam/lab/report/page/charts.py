@@ -104,7 +104,7 @@ def _curve(entries: Sequence[Entry], metric: str, title: str) -> Chart:
         for status in get_args(Status)
         if (found := _summarised(entry, status, metric, scale)) is not None
     ]
-    heights = [mean for each in lines for mean in each["mean"] if mean > 0]
+    heights = [mean for each in lines for mean in each["mean"] if mean is not None and mean > 0]
     wide = metric in LOGARITHMIC and bool(heights) and max(heights) >= 10 * min(heights)
     chart: Chart = {
         "id": metric,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,23 +17,31 @@ from lesam.lab.report.page.headline import headline
 from lesam.lab.report.page.kept import collect
 from lesam.lab.report.page.missing import missing
 from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.repetitions import settings
 
 Content = dict[str, Any]
 
 
-def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: Path | None = None) -> Content:
+def content(
+    runs: Iterable[RunFolder],
+    *,
+    sources: Sequence[Path],
+    links_from: Path | None = None,
+    complaints: Sequence[str] = (),
+) -> Content:
     """Read the runs and make the record.
 
     Args:
         runs: Folders to show; one that cannot be read is named on the page.
         sources: The paths that were asked for, as commands name them.
         links_from: Folder of the page, from which run folders are linked; None for no links.
+        complaints: What is known to be wrong already; the page's own list begins with it.
     """
-    entries, complaints = read(runs)
+    entries, unread = read(runs)
     kept = collect(entries)
     contested = contests(entries)
     drawn = charts.drawn(entries)
-    pairs, settings, measured = (
+    pairs, configured, measured = (
         tables.differences(contested),
         tables.configuration(entries),
         tables.flatness(entries, kept),
@@ -56,10 +66,10 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
         _section(
             "attacks", "Robustness", [*flatness_charts.attacks(drawn, kept), *flatness_charts.corruptions(drawn, kept)]
         ),
-        _section("configuration", "Configuration", [], [settings]),
+        _section("configuration", "Configuration", [], [configured]),
         _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
     ]
-    return {
+    made = {
         "title": _title(entries, sources),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
@@ -67,6 +77,7 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
         "places": list(dict.fromkeys(entry.place for entry in entries)),
         "groups": [
             {
+                "key": _key(entry),
                 "name": entry.name,
                 "place": entry.place,
                 "colour": entry.look.colour,
@@ -78,14 +89,35 @@ def content(runs: Iterable[RunFolder], *, sources: Sequence[Path], links_from: P
         "left_out": len(entries) - len(drawn),
         "sections": [section for section in sections if section["charts"] or section["tables"]],
         "missing": missing(entries, kept, sources),
-        "problems": [*complaints, *kept.notes],
+        "problems": [*complaints, *unread, *kept.notes],
     }
+    return {name: _encodable(value) for name, value in made.items()}
 
 
 def _section(
     id: str, title: str, charts: list[dict[str, Any]], tables: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     return {"id": id, "title": title, "charts": charts, "tables": [table for table in tables if table["rows"]]}
+
+
+def _key(entry: Entry) -> str:
+    """The same for a group whatever it is called: its name says what tells it from the others at hand."""
+    config = entry.group.config
+    asked = (config.recipe, config.scale, sorted(settings(config).items(), key=lambda item: item[0]))
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
+
+
+def _encodable(value: Any) -> Any:
+    r"""The same without what UTF-8 cannot write: bytes of file names in no known encoding, halves of a character.
+
+    >>> print(ascii(_encodable(["run\udcff"])))
+    ['run\ufffd']
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _title(entries: Sequence[Entry], sources: Sequence[Path]) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from lesam.lab.report.style import Look, looks_of
-from lesam.lab.runs.folder import Row, RunFolder, readable
+from lesam.lab.runs.folder import Row, RunFolder, is_share, readable
 from lesam.lab.runs.repetitions import Group, group, has_diverged, repetition
 from lesam.lab.runs.snapshot import Snapshot
 from lesam.lab.runs.statistics import Spread
@@ -19,16 +19,22 @@ Status = Literal["finished", "diverged", "unfinished"]
 AXES: dict[str, str] = {"epoch": "epoch", "passes": "forward-backward passes", "seconds": "seconds of training"}
 """What curves can be drawn over."""
 
+MOST_EPOCHS = 2**53
+"""Whole numbers up to this one are exact in a browser."""
+
 
 def number(value: object) -> float | None:
     """A finite number of a file, None for anything else.
 
-    >>> number(1), number(None), number("1"), number(float("nan")), number(True)
-    (1.0, None, None, None, None)
+    >>> number(1), number(None), number("1"), number(float("nan")), number(True), number(10**400)
+    (1.0, None, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
 
 
 class Member:
@@ -133,10 +139,11 @@ def read(runs: Iterable[RunFolder]) -> tuple[list[Entry], list[str]]:
     good, complaints = readable(run if isinstance(run, Snapshot) else Snapshot(run) for run in runs)
     whole: list[RunFolder] = []
     for run in good:
-        if all(isinstance(row["epoch"], int) for row in run.metrics()):
-            whole.append(run)
+        damage = next((words for row in run.metrics() if (words := _damage(row))), "")
+        if damage:
+            complaints.append(f"{run.path / 'metrics.jsonl'} has a row whose {damage}")
         else:
-            complaints.append(f"{run.path / 'metrics.jsonl'} has a row whose epoch is no whole number")
+            whole.append(run)
     groups = group(whole)
     entries = [
         Entry(group=each, place=place, look=looks[each.title], members=tuple(map(Member, each.runs)))
@@ -148,6 +155,15 @@ def read(runs: Iterable[RunFolder]) -> tuple[list[Entry], list[str]]:
     if copies:
         complaints.append(f"counted once, the same run (setting and seed) as another folder: {', '.join(copies)}")
     return entries, complaints
+
+
+def _damage(row: Row) -> str:
+    """What no epoch of a run can be; empty where there is nothing of this kind."""
+    epoch = row["epoch"]
+    if not isinstance(epoch, int) or not 0 <= epoch <= MOST_EPOCHS:
+        return "epoch is no whole number that a run can reach"
+    odd = [name for name, value in row.items() if name.endswith("_accuracy") and number(value) and not is_share(value)]
+    return f"{odd[0]} is not between 0 and 1" if odd else ""
 
 
 def _by_place(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lesam.flatness import LayerCurvature
 from lesam.lab.report.page.charts import Chart, line
-from lesam.lab.report.page.entries import Entry, plain, spread
-from lesam.lab.report.page.kept import LANDSCAPE, Answer, Kept
+from lesam.lab.report.page.entries import Entry, number, plain, spread
+from lesam.lab.report.page.kept import LANDSCAPE, Answer, Kept, Settings
 from lesam.lab.runs.statistics import Spread
 
 MOST_LANDSCAPES = 8
@@ -91,7 +92,7 @@ def attacks(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
     """Accuracy on images as they are and on attacked ones, for every attack that was run."""
     asked = dict.fromkeys(answer.settings for answers in kept.attacks.values() for answer in answers)
     charts = []
-    for number, settings in enumerate(asked):
+    for settings, title in _titles(list(asked)).items():
         bars = []
         for entry in entries:
             answers = [answer for answer in kept.attacks.get(entry.name, ()) if answer.settings == settings]
@@ -100,8 +101,9 @@ def attacks(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
                 if found is not None:
                     sd, n = found.std * 100, found.n
                     bars.append({"group": entry.name, "category": part, "mean": found.mean * 100, "sd": sd, "n": n})
-        title = attack_words(dict(settings))
-        charts.append({"id": f"attack-{number}", "kind": "bars", "title": title, "y": "accuracy (%)", "bars": bars})
+        # By what was asked, not by its place in the list: a page that is brought up to date finds its figure by it.
+        id = f"attack-{hashlib.sha256(repr(settings).encode()).hexdigest()[:10]}"
+        charts.append({"id": id, "kind": "bars", "title": title, "y": "accuracy (%)", "bars": bars})
     return [plain(chart) for chart in charts]
 
 
@@ -122,10 +124,30 @@ def corruptions(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
 
 def attack_words(settings: dict[str, Any]) -> str:
     """An attack in a few words."""
-    eps = settings.get("eps")
-    radius = f"{eps * 255:.3g}/255" if isinstance(eps, int | float) else eps
-    images = settings.get("samples") or "all"
-    return f"{settings.get('norm')} attack, radius {radius}, {settings.get('steps')} steps, {images} images"
+    radius, length = (_pixels(settings.get(name)) for name in ("eps", "step_size"))
+    restarts = settings.get("restarts")
+    return (
+        f"{settings.get('norm')} attack, radius {radius}, {settings.get('steps')} steps of {length}, "
+        f"{restarts} start{'' if restarts == 1 else 's'}, {settings.get('keep')} iterate, "
+        f"{settings.get('samples') or 'all'} {settings.get('split')} images, seed {settings.get('seed')}"
+    )
+
+
+def _pixels(value: Any) -> str:
+    return f"{value * 255:.3g}/255" if number(value) is not None else str(value)
+
+
+def _titles(asked: Sequence[Settings]) -> dict[Settings, str]:
+    """Each attack in words; those that the words do not tell apart carry the settings in which they differ."""
+    said = {settings: attack_words(dict(settings)) for settings in asked}
+    titles = {}
+    for settings, words in said.items():
+        alike = [set(other) for other in asked if said[other] == words]
+        common = set.intersection(*alike)
+        titles[settings] = ", ".join(
+            [words, *(f"{name}={value}" for name, value in settings if (name, value) not in common)]
+        )
+    return titles
 
 
 def _eigenvalues(entries: Sequence[Entry], kept: Kept) -> list[Chart]:

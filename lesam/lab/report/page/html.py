@@ -150,7 +150,7 @@ def _legend(content: Content) -> str:
     dashes = {"-": "", "--": "7 4", ":": "2 3", "-.": "7 3 2 3"}
     boxes = "".join(
         f'<label data-place="{escape(group["place"])}">'
-        f'<input type="checkbox" class="method" value="{escape(group["name"])}" checked>'
+        f'<input type="checkbox" class="method" data-key="{group["key"]}" value="{escape(group["name"])}" checked>'
         f'<svg width="26" height="8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" stroke-width="2.5" '
         f'stroke="{escape(group["colour"])}" stroke-dasharray="{dashes[group["dash"]]}"/></svg>'
         f"{escape(group['name'])}</label>"

@@ -148,7 +148,7 @@ def _flatness(member: Member, notes: list[str]) -> list[tuple[str, Answer]]:
             if any(number(column.value(result)) is None for column in columns):
                 notes.append(f"{path} holds a number that is not finite and is left out")
                 continue
-            settings = tuple(sorted((key, value) for key, value in asked.items() if key not in OF_THE_RUN))
+            settings = _comparable({key: value for key, value in asked.items() if key not in OF_THE_RUN})
             found.append((measure, Answer(member=member, epoch=int(name["epoch"]), settings=settings, result=result)))
         except Exception as error:  # a file of any content must not take the page away
             notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to measure again")
@@ -189,11 +189,21 @@ def _recorded(
             asked, result = read(json.loads(path.read_text()))
             epoch = int(asked.pop("checkpoint")["epoch"])
             if None not in result.values():
-                settings = tuple(sorted(asked.items()))
-                found.append(Answer(member=member, epoch=epoch, settings=settings, result=result))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                found.append(Answer(member=member, epoch=epoch, settings=_comparable(asked), result=result))
+        except Exception as error:  # a file of any content must not take the page away
             notes.append(f"{path} cannot be read ({type(error).__name__}: {error}); delete it to {verb} again")
     return found
+
+
+def _comparable(asked: Mapping[str, Any]) -> Settings:
+    """What was asked, as a key to sort answers by.
+
+    Raises:
+        TypeError: A setting is a list or a record, which no command writes.
+    """
+    settings = tuple(sorted(asked.items()))
+    hash(settings)
+    return settings
 
 
 def _files(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lesam.lab.flatness.measures import MEASURES
 from lesam.lab.report.page.comparison import Contest
@@ -191,7 +192,8 @@ def _folder(member: Member, links_from: Path | None) -> Cell:
     path = member.run.path
     if links_from is None:
         return _text(path.name)
-    return _text(path.name) | {"href": Path(os.path.relpath(path.resolve(), links_from.resolve())).as_posix() + "/"}
+    relative = Path(os.path.relpath(path.resolve(), links_from.resolve())).as_posix()
+    return _text(path.name) | {"href": quote(os.fsencode(relative)) + "/"}  # a colon would begin another address
 
 
 def _value(mine: dict[str, Any], path: str) -> Cell:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -157,6 +159,120 @@ def test_damaged_folders_are_survived_and_the_others_shown(
     assert "SGD" in [group["name"] for group in data(text)["groups"]]  # type: ignore[attr-defined]
 
 
+NESTED = "[" * 100_000
+
+
+def damage(run: Path, how: str) -> str:
+    """Spoil something of a run in one of many ways; gives what the page has to name."""
+    row = {"epoch": 0, "step": 10, "passes": 2.0, "seconds": 3.0, "test_accuracy": 0.5}
+    if how == "name":
+        run.rename(Path(os.fsdecode(os.fsencode(run.parent) + b"/sam-\xff")))
+        return ""
+    if how == "surrogate":
+        (run / "environment.json").write_text('[{"command": "\\ud800", "hostname": "\\udfff"}]')
+        return ""
+    if how in ("config.json", "summary.json", "metrics.jsonl"):
+        (run / how).write_text(f'{{"epoch": {NESTED}\n{json.dumps(row)}\n')
+        return how
+    if how in ("attacks", "corruptions"):
+        record(run, how, samples=[1, 2])
+        return "0123456789.json"
+    if how == "nested attack":
+        record(run, "attacks").write_text(NESTED)
+        return "0123456789.json"
+    if how.startswith("link "):
+        name = how.removeprefix("link ")
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(run / name)
+        return name if name != "flatness" else ""
+    odd = {
+        "long epoch": {"epoch": int("9" * 400)},
+        "negative epoch": {"epoch": -1},
+        "accuracy": {"test_accuracy": 1e308},
+    }
+    (run / "summary.json").unlink()
+    (run / "metrics.jsonl").write_text(json.dumps(row | odd[how]) + "\n")
+    return "metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(
+            "name",
+            "surrogate",
+            "config.json",
+            "summary.json",
+            "metrics.jsonl",
+            "attacks",
+            "corruptions",
+            "nested attack",
+        ),
+        *("link config.json", "link metrics.jsonl", "link flatness", "long epoch", "negative epoch", "accuracy"),
+    ],
+)
+def test_one_damaged_run_is_named_and_takes_no_other_away(
+    how: str, server: PageServer, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = damage(runs / "sam", how)
+    status, _, text = ask(server)
+    assert status == 200
+    assert "SGD" in [group["name"] for group in data(text)["groups"]]  # type: ignore[attr-defined]
+    assert any(named in words for words in data(text)["problems"]) or not named  # type: ignore[attr-defined]
+    assert ask(server, "/")[0] == 200
+    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 0
+    assert "SGD" in capsys.readouterr().out
+    assert named in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("value", [1e308, 2.0, -0.5])
+def test_an_accuracy_that_is_no_share_is_a_damaged_summary(value: float, server: PageServer, runs: Path) -> None:
+    summary = json.loads((runs / "sam" / "summary.json").read_text())
+    summary["last"]["test_accuracy"] = value
+    (runs / "sam" / "summary.json").write_text(json.dumps(summary))
+    found = data(ask(server)[2])
+    assert [group["name"] for group in found["groups"]] == ["SGD"]  # type: ignore[attr-defined]
+    assert any("summary.json" in words for words in found["problems"])  # type: ignore[attr-defined]
+
+
+def test_losses_too_large_to_be_averaged_are_survived(server: PageServer, runs: Path) -> None:
+    """A run that diverges may well end so: it is no damage."""
+    for seed in (1, 2):
+        run = finished(replace(smoke("digits", method="sam"), seed=seed), runs / f"sam{seed}", [0.5])
+        rows = [{**row, "train_loss": 1.7e308} for row in run.metrics()]
+        (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = data(ask(server)[2])
+    assert [group["name"] for group in found["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+    assert found["problems"] == []
+
+
+def test_a_link_to_a_large_folder_elsewhere_is_not_walked(server: PageServer, runs: Path, tmp_path: Path) -> None:
+    for seed in range(3):
+        finished(smoke("digits", method="lesam"), tmp_path / "elsewhere" / SECRET / f"run{seed}", [0.5])
+    (runs / "link").symlink_to(tmp_path / "elsewhere")
+    (runs / "again").symlink_to(runs / "sam")  # stays in the folder
+    found = data(ask(server)[2])
+    assert SECRET not in json.dumps(found)
+    about = [words for words in found["problems"] if "leads out" in words]  # type: ignore[attr-defined]
+    assert about == [f"{runs / 'link'} leads out of the watched folder and is left out"]
+    assert [group["name"] for group in found["groups"]] == ["SGD", "SAM"]  # type: ignore[attr-defined]
+
+
+def test_a_browser_that_leaves_while_it_is_answered_is_nobodys_trouble(
+    server: PageServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
+            browser.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            browser.recv(10)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+    assert ask(server)[0] == 200
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(30)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: PageServer, runs: Path) -> None:
     for path in runs.iterdir():
         shutil.rmtree(path)
@@ -165,6 +281,70 @@ def test_a_folder_that_loses_all_its_runs_or_has_none_yet_is_survived(server: Pa
     assert "no run folders below" in text
     runs.rmdir()
     assert ask(server)[0] == 200
+
+
+def record(run: Path, room: str, name: str = "0123456789.json", **asked: object) -> Path:
+    """An attack on a run of ten images, or corrupted ones, as the commands leave it in its folder."""
+    attack = {"norm": "linf", "eps": 1 / 255, "step_size": 0.001, "steps": 10, "restarts": 1, "keep": "last"}
+    settings = {"attack": attack} if room == "attacks" else {"corruptions": {"brightness": [1, 2]}}
+    result = {"attacked": 0.25} if room == "attacks" else {"corrupted": {"brightness": [0.25, 0.25]}}
+    whole = {
+        "settings": {**settings, "samples": 10, "checkpoint": {"epoch": 2, "step": 20}, **asked},
+        "result": {"clean": 0.5, **result},
+    }
+    (run / room).mkdir(parents=True, exist_ok=True)
+    (run / room / name).write_text(json.dumps(whole))
+    return run / room / name
+
+
+def chart_ids(text: str) -> list[str]:
+    return [chart["id"] for section in data(text)["sections"] for chart in section["charts"]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("room", ["attacks", "corruptions"])
+def test_a_new_answer_appears(room: str, server: PageServer, runs: Path) -> None:
+    _, headers, before = ask(server)
+    record(runs / "sam", room)
+    status, _, text = ask(server, If_None_Match=headers["etag"])
+    assert status == 200
+    assert len(chart_ids(text)) == len(chart_ids(before)) + 1
+
+
+@pytest.mark.parametrize("differing", ["samples", "split", "seed", "batch_size", "final_norm", "attack"])
+def test_a_figure_keeps_its_name_when_another_attack_comes_before_it(
+    differing: str, server: PageServer, runs: Path
+) -> None:
+    record(runs / "sam", "attacks", "b.json", split="test", seed=0)
+    (name,) = (id for id in chart_ids(ask(server)[2]) if id.startswith("attack"))
+    attack = {"norm": "linf", "eps": 1 / 255, "step_size": 0.002, "steps": 10, "restarts": 1, "keep": "last"}
+    other = {"attack": attack} if differing == "attack" else {differing: 3}
+    record(runs / "sam", "attacks", "a.json", **{"split": "test", "seed": 0} | other)
+    found = data(ask(server)[2])
+    titles = {
+        chart["id"]: chart["title"]
+        for section in found["sections"]  # type: ignore[attr-defined]
+        for chart in section["charts"]
+        if chart["id"].startswith("attack")
+    }
+    assert len(titles) == len(set(titles.values())) == 2
+    assert list(titles)[1] == name
+
+
+@pytest.mark.parametrize("room", ["attacks", "corruptions"])
+@pytest.mark.parametrize("whole", [True, False], ids=["room", "file"])
+def test_answers_elsewhere_are_not_shown(
+    room: str, whole: bool, server: PageServer, runs: Path, tmp_path: Path
+) -> None:
+    before = chart_ids(ask(server)[2])
+    file = record(tmp_path / "elsewhere", room)
+    if whole:
+        (runs / "sam" / room).symlink_to(file.parent)
+    else:
+        (runs / "sam" / room).mkdir()
+        (runs / "sam" / room / file.name).symlink_to(file)
+    _, _, text = ask(server)
+    assert set(chart_ids(text)) <= set(before)
+    assert "leads out of the watched folder" in text
 
 
 @pytest.mark.parametrize("link", ["sam", "sam/metrics.jsonl", "sam/attacks/0123456789.json"])
@@ -190,6 +370,12 @@ def test_a_taken_port_is_a_sentence(runs: Path, capsys: pytest.CaptureFixture[st
     assert "is taken" in capsys.readouterr().err
     assert main(["watch", str(runs / "nothing")]) == 2
     assert "is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "-1"])
+def test_a_port_that_does_not_exist_is_a_sentence(port: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(runs), f"--port={port}"]) == 2
+    assert f"port {port} does not exist" in capsys.readouterr().err
 
 
 def _deaf() -> None:

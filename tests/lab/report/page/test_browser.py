@@ -195,6 +195,14 @@ def test_print_is_light_and_complete(browser: Any, file: Path) -> None:
     window.page.context.close()
 
 
+def attacked(run: Path, *, steps: int, name: str, batch_size: int = 1) -> None:
+    attack = {"norm": "linf", "eps": 1 / 255, "step_size": 1 / 255, "steps": steps, "restarts": 1, "keep": "last"}
+    settings = {"attack": attack, "split": "test", "samples": 9, "batch_size": batch_size, "seed": 0}
+    record = {"settings": {**settings, "checkpoint": {"epoch": 2}}, "result": {"clean": 0.5, "attacked": 0.1}}
+    (run / "attacks").mkdir(exist_ok=True)
+    (run / "attacks" / name).write_text(json.dumps(record))
+
+
 def test_a_watched_folder_is_followed_without_losing_zoom_or_selection(browser: Any, runs: Path) -> None:
     with PageServer(WatchedFolder(runs)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -208,11 +216,43 @@ def test_a_watched_folder_is_followed_without_losing_zoom_or_selection(browser: 
         assert max(page.evaluate(drawn)) == 2
         (run,) = (run for run in find_runs([runs]) if run.path.name == "lesam0")
         row = run.metrics()[-1]
-        run.append({**row, "epoch": row["epoch"] + 1, "step": row["step"] + 10}, [])
-        window.until(f"Math.max(...{drawn}) === 3")
+
+        def another_epoch(number: int) -> None:
+            run.append({**row, "epoch": row["epoch"] + number, "step": row["step"] + 10 * number}, [])
+            window.until(f"Math.max(...{drawn}) === {2 + number}")
+
+        scrolled = "document.querySelector('#table-runs .scroll').scrollLeft"
+        page.evaluate(f"{scrolled} = 20")
+        assert page.evaluate(scrolled) == 20
+        page.focus("input.method[value=ASAM]")
+        another_epoch(1)
+        assert page.evaluate("document.activeElement.value") == "ASAM"
+        assert page.evaluate(scrolled) == 20
+        page.locator("#table-summary thead button").nth(3).focus()
+        another_epoch(2)
+        assert page.evaluate("document.activeElement.textContent") == "test accuracy (%)"
         assert page.evaluate(f"{ACCURACY}.layout.xaxis.range") == [0.5, 1.5]
         assert page.input_value("#table-runs input[type=search]") == "seed0"
         assert not page.is_checked("input.method[value=SGD]")
+        finished(
+            smoke("digits", "optimizer.lr=0.5", method="sgd"), runs / "rival", [0.5]
+        )  # SGD needs a longer name now
+        rivals = "document.querySelectorAll(`input.method[value^='SGD (']`)"
+        window.until(f"{rivals}.length === 2")
+        boxes = page.evaluate(f"[...{rivals}].map(box => box.checked)")
+        assert sorted(boxes) == [False, True]  # the one that was hidden still is
+        caption = "document.querySelector('#attacks figure:last-of-type figcaption')?.textContent"
+        attacked(runs / "lesam0", steps=10, name="b.json")
+        window.until(f"{caption}?.includes('10 steps')")
+        attacked(runs / "lesam0", steps=20, name="a.json")
+        window.until("document.querySelectorAll('#attacks figure').length === 2")
+        figures = "[...document.querySelectorAll('#attacks figure')]"
+        page.evaluate(f"{figures}.forEach(figure => figure.scrollIntoView())")
+        attacked(runs / "lesam0", steps=10, name="c.json", batch_size=2)  # titles must tell the two apart
+        window.until(f"{figures}.length === 3")
+        captions = page.evaluate(f"{figures}.map(figure => figure.querySelector('figcaption').textContent)")
+        assert len(set(captions)) == 3
+        assert sum("batch_size=" in words for words in captions) == 2
         assert window.wrong == []
         assert {address.split("/")[2] for address in window.asked} == {f"127.0.0.1:{server.server_port}"}
         page.context.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 import pytest
 
@@ -119,6 +121,18 @@ def test_run_folders_are_linked_from_where_the_page_lies(page: Page, file: Path,
     folders = [path for path in runs.iterdir() if path.is_dir()]
     links = [(file.parent / str(attributes["href"])).resolve() for attributes, _ in page.all("a")]
     assert {folder.resolve() for folder in folders} <= set(links)
+
+
+@pytest.mark.parametrize("name", ["a#b?c", "https:example.com", "javascript:alert(1)", "50 %41", "\udcff"])
+def test_a_run_of_any_name_is_linked(name: str, tmp_path: Path) -> None:
+    """As a browser reads the address: relative to the page, percent signs resolved, up to the question mark."""
+    finished(smoke("digits", method="sam"), tmp_path / name, [0.5])
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "report.html")]) == 0
+    page = Page((tmp_path / "report.html").read_text())
+    (link,) = [str(attributes["href"]) for attributes, _ in page.all("a") if str(attributes["href"])[0] != "#"]
+    address = urlsplit(urljoin("file:///page/report.html", link))
+    assert unquote_to_bytes(address.path) == b"/page/" + os.fsencode(name) + b"/"
+    assert (address.scheme, address.query, address.fragment) == ("file", "", "")
 
 
 @pytest.mark.parametrize("where", ["recipe", "option", "folder", "command"])

@@ -3,7 +3,7 @@
 
 (() => {
   const root = document.documentElement;
-  const choices = { axis: "epoch", place: "", hidden: new Set() };
+  const choices = { axis: "epoch", place: "", hidden: new Set() }; // hidden: keys of groups
   let data = read(document);
   let charts, looks, watcher;
 
@@ -13,7 +13,7 @@
 
   const view = () => ({
     axis: choices.axis, looks,
-    shown: (group) => !choices.hidden.has(group) && (!choices.place || !looks[group] || looks[group].place === choices.place),
+    shown: (group) => !choices.hidden.has(looks[group]?.key) && (!choices.place || !looks[group] || looks[group].place === choices.place),
   });
 
   function drawOne(figure) {
@@ -50,9 +50,9 @@
       radio.addEventListener("change", () => { choices.axis = radio.value; redraw(); });
     }
     for (const box of document.querySelectorAll("input.method")) {
-      box.checked = !choices.hidden.has(box.value);
+      box.checked = !choices.hidden.has(box.dataset.key);
       box.addEventListener("change", () => {
-        choices.hidden[box.checked ? "delete" : "add"](box.value);
+        choices.hidden[box.checked ? "delete" : "add"](box.dataset.key);
         redraw();
       });
     }
@@ -83,24 +83,51 @@
     if (choices.place) choosePlace();
   }
 
-  // A served page: the new content takes the place of the old one, figures that are drawn already stay where they are.
+  // What tells an element from others near it and stays the same when the page is brought up to date.
+  const mark = (element) => [
+    element.localName, element.className, element.type, element.name, element.getAttribute("href"),
+    element.dataset.key ?? element.getAttribute("value"), element.localName === "button" ? element.textContent : "",
+  ].join("\n");
+
+  // Where the reader is: the element with the focus and its selected text, and how far tables are scrolled sideways.
+  function readersPlace() {
+    const active = document.activeElement;
+    const box = active && active !== document.body ? active.closest("[id]") : null;
+    const wanted = box && mark(active);
+    const selected = active && active.type === "search" ? [active.selectionStart, active.selectionEnd] : null;
+    const scrolled = [...document.querySelectorAll(".table")].map((table) => [table.id, table.querySelector(".scroll").scrollLeft]);
+    const down = window.scrollY;
+    return () => {
+      for (const [id, left] of scrolled) {
+        const table = document.getElementById(id);
+        if (table) table.querySelector(".scroll").scrollLeft = left;
+      }
+      const now = box && document.getElementById(box.id);
+      const found = now && [now, ...now.querySelectorAll(active.localName)].find((element) => mark(element) === wanted);
+      if (found) found.focus({ preventScroll: true });
+      if (found && selected) found.setSelectionRange(...selected);
+      window.scrollTo(0, down);
+    };
+  }
+
+  // A served page: the new content takes the place of the old one, captions included; plots that are drawn already stay.
   function update(text) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const old = new Map(figures().filter((figure) => figure.drawn).map((figure) => [figure.dataset.chart, figure]));
-    const focused = document.activeElement && document.activeElement.closest(".table");
-    const scroll = window.scrollY;
+    const comeBack = readersPlace();
     data = read(fresh);
     document.getElementById("data").replaceWith(document.importNode(fresh.getElementById("data"), true));
     const content = document.importNode(fresh.getElementById("content"), true);
     for (const figure of content.querySelectorAll("figure[data-chart]")) {
       const before = old.get(figure.dataset.chart);
-      if (before) figure.replaceWith(before);
+      if (!before) continue;
+      figure.querySelector(".plot").replaceWith(before.querySelector(".plot"));
+      figure.drawn = true;
     }
     document.getElementById("content").replaceWith(content);
     show();
     redraw();
-    window.scrollTo(0, scroll);
-    if (focused && focused.id) document.querySelector(`#${focused.id} input[type=search]`)?.focus();
+    comeBack();
   }
 
   function follow(seconds) {
