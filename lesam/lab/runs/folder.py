@@ -217,6 +217,8 @@ def read_rows(path: Path) -> list[Row]:
             continue
         if not isinstance(row, dict) or "epoch" not in row:
             raise ValueError(f"{path}, line {number + 1} is no row of a run: {line[:80]!r}")
+        if type(row["epoch"]) is not int:
+            raise ValueError(f"{path}, line {number + 1} has a row whose epoch is no whole number: {line[:80]!r}")
         rows.append(row)
     return rows
 
@@ -232,6 +234,8 @@ def readable(runs: Iterable[RunFolder]) -> tuple[list[RunFolder], list[str]]:
             run.metrics()
         except (ValueError, OSError) as error:
             complaints.append(str(error))
+        except RecursionError:
+            complaints.append(f"{run.path} has a file whose JSON is nested too deeply to be read")
         else:
             good.append(run)
     return good, complaints
