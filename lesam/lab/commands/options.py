@@ -64,6 +64,20 @@ def with_checkpoints(runs: Sequence[RunFolder], epochs: Sequence[int | None]) ->
     return good
 
 
+def trained_runs(paths: Sequence[Path], epoch: int | None) -> list[RunFolder]:
+    """The runs whose network can be asked: after ``epoch``, or (None) at the end of training; the others are named."""
+    found = found_runs(paths)
+    ready = [run for run in found if epoch is not None or run.summary() is not None]
+    if not ready:
+        raise ValueError(
+            f"none of the runs below {', '.join(map(str, paths))} is finished; name a checkpoint's --epoch"
+        )
+    for run in found:
+        if run not in ready:
+            print(f"{run.path} is not finished and left out", flush=True)
+    return with_checkpoints(ready, [epoch])
+
+
 def found_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """The run folders among and below the paths that can be read; the others are named on standard error."""
     from lesam.lab.runs.folder import find_runs, readable
