@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +176,19 @@ class RunFolder:
 
     def busy(self) -> bool:
         """Whether another process is training the run, as far as can be seen at this moment."""
+        if os.name == "nt":
+            return False
+        import fcntl
+
         try:
-            with self.lock() if (self.path / ".lock").exists() else nullcontext():
-                return False
-        except RunBusyError:
+            # Only read, and shared with others who look: the folder may be one that we may not write to.
+            with (self.path / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        except OSError:  # no lock, none that we may see, or a file system without locks
+            return False
+        return False
 
     def _written_by(self) -> str:
         """Which version last trained the run, as far as its folder says."""

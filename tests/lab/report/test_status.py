@@ -83,3 +83,17 @@ def test_without_a_clock_there_is_no_time_left_to_tell(tmp_path: Path) -> None:
     run.append({"epoch": 0, "test_accuracy": 0.5}, [])
     found = standing(run)
     assert (found.epochs, found.of, found.left, found.accuracy) == (1, 3, None, 0.5)
+
+
+def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
+    run = broken_off(tmp_path, 0)
+    lock = run.path / ".lock"
+    lock.write_text("as it was")  # opened for writing it would be empty, also for those whom no permission stops
+    lock.chmod(0o444)
+    run.path.chmod(0o555)
+    try:
+        assert main(["status", str(tmp_path)]) == 0
+        assert standing(run).state == "stopped"
+    finally:
+        run.path.chmod(0o755)
+    assert lock.read_text() == "as it was"
