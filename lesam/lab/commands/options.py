@@ -41,6 +41,14 @@ def distinct(seeds: Sequence[int]) -> list[int]:
     return once
 
 
+def file_to_write(path: Path) -> Path:
+    """The file that a command writes, its folder made; a folder in its place is refused before any work is done."""
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; name a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def with_checkpoints(runs: Sequence[RunFolder], epochs: Sequence[int | None]) -> list[RunFolder]:
     """Those of the runs that have a checkpoint after each number of epochs (None: any); the others are named.
 
