@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesam.flatness.figures import drawn, shared_legend
+from lesam.flatness.figures import drawn, shared_legend, whole_epochs
 from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
@@ -21,6 +21,8 @@ from lesam.lab.runs.statistics import Spread
 
 DEVIATION = "± one standard deviation over seeds"
 """What bands and bars are."""
+RANGE = "smallest and largest radius of an epoch"
+"""What the thin lines beside the radius are."""
 
 
 def curves(groups: Sequence[Group]) -> Figure:
@@ -41,8 +43,9 @@ def radius(groups: Sequence[Group]) -> Figure:
     for axis, metric in zip(axes, ("rho", "grad_norm", "capped", "sharpness"), strict=True):
         draw(axis, groups, metric)
     looks = style.looks_of(groups)
-    for group in groups:
-        _range_of_radius(axes[0], group, looks[group.title].colour)
+    ranges = [_range_of_radius(axes[0], group, looks[group.title].colour) for group in groups]
+    if any(ranges):
+        axes[0].plot([], [], color="black", linewidth=0.5, alpha=0.6, label=RANGE)
     axes[2].set_ylim(-3, 103)
     shared_legend(figure)
     return figure
@@ -105,12 +108,13 @@ def flatness(groups: Sequence[Group]) -> Figure:
     if not metrics:
         raise ValueError(f"none of the runs has flatness in its metrics; train with --track {','.join(TRACKED)}")
     figure, axes = panels(len(metrics), width=4.4 * len(metrics))
-    colours = style.colours_of(groups)
+    looks = style.looks_of(groups)
     for axis, metric in zip(axes, metrics, strict=True):
         for name, rows in runs:
             points = {row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None}
             label = "" if name in axis.get_legend_handles_labels()[1] else name
-            axis.plot(list(points), list(points.values()), ".-", color=colours[name], label=label)
+            look = looks[name]
+            axis.plot(list(points), list(points.values()), look.dash, marker=".", color=look.colour, label=label)
         axis.grid(alpha=0.3)
         axis.set(xlabel="epoch", ylabel=labels[metric])
         whole_epochs(axis)
@@ -161,7 +165,9 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
         look, name = looks[group.title], (names or {}).get(group.title, group.title)
-        axis.plot(epochs, mean * scale, look.dash, color=look.colour, label=name + _uneven(group))
+        axis.plot(
+            epochs, mean * scale, look.dash, marker=_marker(epochs), color=look.colour, label=name + _uneven(group)
+        )
         axis.fill_between(
             epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
         )
@@ -175,9 +181,9 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
     axis.set_ylabel(metric.replace("_", " ") + (" (%)" if metric.endswith(PERCENT) else ""))
 
 
-def whole_epochs(axis: Axes) -> None:
-    """No ticks between epochs, also where there are few of them."""
-    axis.locator_params(axis="x", integer=True)
+def _marker(epochs: Sequence[float]) -> str:
+    """What a line is drawn with besides itself: one of a single epoch has no length to be seen by."""
+    return "o" if len(epochs) == 1 else ""
 
 
 def caption(figure: Figure, groups: Sequence[Group]) -> Figure:
@@ -254,8 +260,11 @@ def _cross(axis: Axes, value: float, spread: Spread) -> None:
     axis.plot([value], [spread.mean * 100], "x", color="black", zorder=5, label="" if label in known else label)
 
 
-def _range_of_radius(axis: Axes, group: Group, colour: str) -> None:
-    """The smallest and largest radius of each epoch, lightly."""
+def _range_of_radius(axis: Axes, group: Group, colour: str) -> bool:
+    """The smallest and largest radius of each epoch, lightly; whether there is one."""
+    seen = False
     for bound in ("rho_min", "rho_max"):
         epochs, mean, _ = over_seeds(group.rows(), bound)
-        axis.plot(epochs, mean, color=colour, linewidth=0.5, alpha=0.6)
+        axis.plot(epochs, mean, marker=_marker(epochs), markersize=2, color=colour, linewidth=0.5, alpha=0.6)
+        seen = seen or bool(len(epochs))
+    return seen

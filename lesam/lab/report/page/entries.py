@@ -138,10 +138,11 @@ def read(runs: Iterable[RunFolder]) -> tuple[list[Entry], list[str]]:
         else:
             complaints.append(f"{run.path / 'metrics.jsonl'} has a row whose epoch is no whole number")
     groups = group(whole)
+    looks = looks_of(groups)
     entries = [
-        Entry(group=each, place=place, look=look, members=tuple(map(Member, each.runs)))
+        Entry(group=each, place=place, look=looks[each.title], members=tuple(map(Member, each.runs)))
         for place, members in _by_place(groups).items()
-        for each, look in zip(members, looks_of(members).values(), strict=True)
+        for each in members
     ]
     copies = [str(run.path) for each in groups for run in each.duplicates]
     if copies:
