@@ -181,7 +181,7 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
     axis.set_ylabel(metric.replace("_", " ") + (" (%)" if metric.endswith(PERCENT) else ""))
 
 
-def _marker(epochs: Sequence[float]) -> str:
+def _marker(epochs: np.ndarray) -> str:
     """What a line is drawn with besides itself: one of a single epoch has no length to be seen by."""
     return "o" if len(epochs) == 1 else ""
 
