@@ -2,8 +2,8 @@
 
 Needs matplotlib. Every function takes plain dictionaries of results keyed by label (an optimizer's name) and returns a
 `matplotlib.figure.Figure`; `save` writes it as PNG and PDF. Where a result stands, a list of repetitions (seeds) may
-stand too: then means are drawn, and standard deviations over the repetitions instead of standard errors. Colours, and
-how repetitions are summarised, are arguments: a caller with many figures decides them once.
+stand too: then means are drawn, and standard deviations over the repetitions instead of standard errors. Colours,
+dashes and how repetitions are summarised are arguments: a caller with many figures decides them once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", bound=Measurement)
 Colours = Mapping[str, Any]
 """Label to any colour of matplotlib's; labels without one take the next of the cycle."""
+Dashes = Mapping[str, str]
+"""Label to any line style of matplotlib's; labels without one have solid lines."""
 Summary = Callable[[Sequence[float]], tuple[float, float]]
 """From repetitions to their mean and spread; the spread of a single one is NaN."""
 LINE = 0.22
@@ -51,6 +53,7 @@ def spectrum(
     traces: Mapping[str, Mapping[int, TraceEstimate | Sequence[TraceEstimate]]],
     *,
     colours: Colours | None = None,
+    dashes: Dashes | None = None,
     summary: Summary = mean_and_deviation,
 ) -> Figure:
     """Distribution of the top eigenvalues, one panel for each epoch, and the trace with its error in the legends.
@@ -59,6 +62,7 @@ def spectrum(
         eigenvalues: Label to epoch to result, or to a list of repetitions, whose counts are averaged.
         traces: The same for traces; labels and epochs without one are left out.
         colours: Colours by label.
+        dashes: Line styles by label.
         summary: How repetitions become one number with a spread.
     """
     epochs = sorted({epoch for results in eigenvalues.values() for epoch in results})
@@ -80,8 +84,11 @@ def spectrum(
                 text += f", trace {_text(over_runs, estimates[0].stderr)}"
             pooled = torch.cat([each.values for each in found]).tolist()
             colour = _colour(colours, label, number)
+            line = (dashes or {}).get(label, "-")
             shares = [1 / len(found)] * len(pooled)
-            axis.hist(pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text)
+            axis.hist(
+                pooled, bins=bins, weights=shares, fc=(colour, 0.35), ec=colour, linewidth=1, label=text, linestyle=line
+            )
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue")
         legend_below(axis)
     tallest = max(patch.get_height() for axis in axes for patch in axis.patches)
@@ -96,6 +103,7 @@ def low_pass(
     results: Mapping[str, Mapping[int, LowPass | Sequence[LowPass]]],
     *,
     colours: Colours | None = None,
+    dashes: Dashes | None = None,
     summary: Summary = mean_and_deviation,
 ) -> Figure:
     """The low-pass filter measure over epochs with its error, and what the noise adds to the loss.
@@ -103,6 +111,7 @@ def low_pass(
     Args:
         results: Label to epoch to result, or to a list of repetitions.
         colours: Colours by label.
+        dashes: Line styles by label.
         summary: How repetitions become one number with a spread.
     """
     if not any(results.values()):
@@ -112,23 +121,26 @@ def low_pass(
     for number, (label, epochs) in enumerate(results.items()):
         order = sorted(epochs)
         found = [_listed(epochs[epoch]) for epoch in order]
-        colour = _colour(colours, label, number)
+        look: dict[str, Any] = {"color": _colour(colours, label, number), "linestyle": (dashes or {}).get(label, "-")}
         for axis, number_of in zip(axes, ("estimate", "excess"), strict=True):
             points = [summary([getattr(each, number_of) for each in runs]) for runs in found]
             errors = [_error(point, runs[0].stderr) for point, runs in zip(points, found, strict=True)]
-            axis.errorbar(order, [mean for mean, _ in points], errors, label=label, color=colour, marker=".", capsize=2)
+            axis.errorbar(order, [mean for mean, _ in points], errors, label=label, marker=".", capsize=2, **look)
         repeated = repeated or any(len(runs) > 1 for runs in found)
     for axis, words in zip(axes, ("loss under weight noise", "added by the noise"), strict=True):
         axis.set(xlabel="epoch", ylabel=words)
         words = "± one standard deviation" if repeated else "± one standard error"
         axis.errorbar([], [], [], color="black", fmt="none", capsize=2, label=words)
-        axis.locator_params(axis="x", integer=True)
+        whole_epochs(axis)
     shared_legend(figure)
     return figure
 
 
 def density(
-    results: Mapping[str, Mapping[int, SpectralDensity | Sequence[SpectralDensity]]], *, colours: Colours | None = None
+    results: Mapping[str, Mapping[int, SpectralDensity | Sequence[SpectralDensity]]],
+    *,
+    colours: Colours | None = None,
+    dashes: Dashes | None = None,
 ) -> Figure:
     """Density of the whole spectrum on a logarithmic scale, one panel for each epoch, one line for each repetition."""
     epochs = sorted({epoch for found in results.values() for epoch in found})
@@ -141,7 +153,8 @@ def density(
                 # Below this, the tails of the smoothing Gaussians: gaps in the spectrum.
                 seen = each.density.where(each.density > 1e-6 * each.density.max(), torch.nan)
                 colour = _colour(colours, label, number)
-                axis.plot(each.grid.tolist(), seen.tolist(), color=colour, label="" if first else label, linewidth=1)
+                line, name = (dashes or {}).get(label, "-"), "" if first else label
+                axis.plot(each.grid.tolist(), seen.tolist(), line, color=colour, label=name, linewidth=1)
         axis.set(title=f"epoch {epoch}", xlabel="Hessian eigenvalue", yscale="log")
     axes[0].set_ylabel("density")
     shared_legend(figure)
@@ -155,6 +168,7 @@ def landscapes(
     highest: float | None = None,
     levels: int = 20,
     colours: Colours | None = None,
+    dashes: Dashes | None = None,
     beside: int = 4,
 ) -> Figure:
     """Landscapes side by side with the same levels, limits and view.
@@ -165,6 +179,7 @@ def landscapes(
         highest: Losses above are cut; default the largest finite one.
         levels: Number of contour levels.
         colours: Colours by label, for lines.
+        dashes: Line styles by label, for lines; without them, lines of the same colour differ in theirs.
         beside: Planes in one row; more take further rows.
     """
     if not results:
@@ -177,8 +192,10 @@ def landscapes(
         figure, (axis,) = _panels(1, 1, share=True)
         for number, (label, found) in enumerate(results.items()):
             colour = _colour(colours, label, number)
-            style = ("-", "--", ":", "-.")[[line.get_color() for line in axis.lines].count(colour) % 4]
-            axis.plot(found.x.tolist(), found.loss.tolist(), style, label=label, color=colour)
+            again = ("-", "--", ":", "-.")[[line.get_color() for line in axis.lines].count(colour) % 4]
+            axis.plot(
+                found.x.tolist(), found.loss.tolist(), (dashes or {}).get(label, again), label=label, color=colour
+            )
         axis.set(xlabel=_ALONG.format("random"), ylabel="loss", ylim=(low - 0.03 * (high - low), high))
         axis.locator_params(axis="x", nbins=5)
         shared_legend(figure)
@@ -214,6 +231,11 @@ def landscapes(
     bar = _scale(low, high)
     figure.colorbar(bar, ax=axes, label="loss", shrink=0.8, pad=0.06 if kind == "surface" else 0.02)
     return figure
+
+
+def whole_epochs(axis: Any) -> None:
+    """No ticks between epochs, also where there are few of them or only one."""
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
 def shared_legend(figure: Figure) -> int:

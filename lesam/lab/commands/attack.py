@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import RunPaths, trained_runs
 
 if TYPE_CHECKING:
     from lesam.lab.attacks.pgd import Attack
@@ -50,13 +50,6 @@ def attack(
     radius = length(eps, "eps")
     step = Attack.usual(norm, radius).step_size if step_size is None else length(step_size, "step-size")
     chosen = Attack(norm, radius, step, steps=steps, restarts=restarts, keep=keep)
-    found = found_runs(runs)
-    ready = [run for run in found if epoch is not None or run.summary() is not None]
-    if not ready:
-        raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished; name a checkpoint's --epoch")
-    for run in found:
-        if run not in ready:
-            print(f"{run.path} is not finished and left out", flush=True)
     options = {
         "epoch": epoch,
         "split": split,
@@ -66,7 +59,7 @@ def attack(
         "seed": seed,
         "device": device,
     }
-    _show(ready, chosen, options)
+    _show(trained_runs(runs, epoch), chosen, options)
 
 
 def length(text: str, name: str) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import RunPaths, trained_runs
 
 if TYPE_CHECKING:
     from lesam.lab.attacks.corrupted import CorruptedRun
@@ -32,15 +32,8 @@ def corrupt(
     from lesam.lab.attacks.corruptions import CORRUPTIONS
     from lesam.lab.runs.repetitions import group
 
-    found = found_runs(runs)
-    ready = [run for run in found if epoch is not None or run.summary() is not None]
-    if not ready:
-        raise ValueError(f"none of the runs below {', '.join(map(str, runs))} is finished; name a checkpoint's --epoch")
-    for run in found:
-        if run not in ready:
-            print(f"{run.path} is not finished and left out", flush=True)
     rows = [("recipe", "scale", "method", "n", "images", "clean (%)", "corrupted (%)", *CORRUPTIONS)]
-    for cell in group(ready):
+    for cell in group(trained_runs(runs, epoch)):
         outcomes = []
         for run in cell.runs:
             named = f"{cell.title}, seed {run.config().seed}"

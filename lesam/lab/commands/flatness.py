@@ -106,17 +106,23 @@ def _figures(found: Survey, groups: Sequence[Group], folder: Path, size: FigureS
     from lesam.flatness import figures
     from lesam.lab.report import paper_size
     from lesam.lab.report.plots import caption
-    from lesam.lab.report.style import colours_of
+    from lesam.lab.report.style import looks_of
     from lesam.lab.runs.statistics import mean_and_spread
 
-    look: dict[str, Any] = {"colours": colours_of(groups), "summary": mean_and_spread}
+    looks = looks_of(groups)
+    look: dict[str, Any] = {
+        "colours": {name: each.colour for name, each in looks.items()},
+        "dashes": {name: each.dash for name, each in looks.items()},
+    }
     drawn = {}
     if any(found.of("eigenvalues").values()):
-        drawn["spectrum"] = figures.spectrum(found.of("eigenvalues"), found.of("trace"), **look)
+        drawn["spectrum"] = figures.spectrum(
+            found.of("eigenvalues"), found.of("trace"), **look, summary=mean_and_spread
+        )
     if any(found.of("density").values()):
-        drawn["density"] = figures.density(found.of("density"), colours=look["colours"])
+        drawn["density"] = figures.density(found.of("density"), **look)
     if found.curves:
-        drawn["low-pass"] = figures.low_pass(found.curves, **look)
+        drawn["low-pass"] = figures.low_pass(found.curves, **look, summary=mean_and_spread)
     for figure in drawn.values():
         paper_size.fit(caption(figure, groups), size)
     return [path for name, figure in drawn.items() for path in figures.save(figure, folder / name)]

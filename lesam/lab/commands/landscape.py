@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lesam.flatness import Landscape
+    from lesam.lab.report.style import Look
 
 
 def landscape(
@@ -49,7 +50,7 @@ def landscape(
     from lesam.lab.flatness.estimate import estimate, scale_of
     from lesam.lab.flatness.landscape import LandscapeSettings, measure_landscape
     from lesam.lab.report import paper_size, plots
-    from lesam.lab.report.style import colours_of
+    from lesam.lab.report.style import chosen
     from lesam.lab.runs.repetitions import group
 
     groups = group(with_checkpoints(found_runs(runs), [epoch]))
@@ -70,19 +71,19 @@ def landscape(
         batch_size=batch_size,
     )
     found: dict[str, Landscape] = {}
-    colours: dict[str, Any] = {}
     labelled = [
         (cell, run, f"{cell.title}, seed {run.config().seed}" if len(cell.runs) > 1 else cell.title)
         for cell in groups
         for run in cell.runs
     ]
+    looks = chosen({label: cell.config.method for cell, _, label in labelled})
     losses = points**settings.dimensions * (2 if reestimate_batch_norm else 1)  # a third of a gradient each
     print(
         estimate(every, lambda run: losses / 3 / jobs, samples, "--points 15 --samples 500, or --one-dimensional"),
         flush=True,
     )
     with console.measurements() as watch:
-        for cell, run, label in labelled:
+        for _, run, label in labelled:
             found[label] = measure_landscape(
                 run,
                 epoch=epoch,
@@ -91,18 +92,17 @@ def landscape(
                 progress=lambda name, label=label: watch(f"{label}, {name}"),  # type: ignore[misc]
                 device=device,
             )
-            colours[label] = colours_of(groups)[cell.title]
     for label, each in found.items():
         print(label, *each.lines(), sep="\n")
     beside = paper_size.PANELS.get(size, 4)
-    for kind, figure in _figures(found, colours, highest, beside).items():
+    for kind, figure in _figures(found, looks, highest, beside).items():
         paper_size.shrink(plots.caption(figure, groups), size)
         for path in figures.save(figure, output / f"landscape-{kind}"):
             print(path)
 
 
 def _figures(
-    found: dict[str, Landscape], colours: dict[str, Any], highest: float | None, beside: int
+    found: dict[str, Landscape], looks: dict[str, Look], highest: float | None, beside: int
 ) -> dict[str, Figure]:
     """The landscapes, by kind of drawing."""
     from lesam.flatness import figures
@@ -111,4 +111,9 @@ def _figures(
     kinds: tuple[Literal["line", "contour", "surface"], ...] = ("line",) if line else ("contour", "surface")
     if highest is None:
         highest = min(float(each.loss[each.loss.isfinite()].max()) for each in found.values())
-    return {kind: figures.landscapes(found, kind, highest=highest, colours=colours, beside=beside) for kind in kinds}
+    colours = {label: look.colour for label, look in looks.items()}
+    dashes = {label: look.dash for label, look in looks.items()}
+    return {
+        kind: figures.landscapes(found, kind, highest=highest, colours=colours, dashes=dashes, beside=beside)
+        for kind in kinds
+    }

@@ -41,6 +41,14 @@ def distinct(seeds: Sequence[int]) -> list[int]:
     return once
 
 
+def file_to_write(path: Path) -> Path:
+    """The file that a command writes, its folder made; a folder in its place is refused before any work is done."""
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; name a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def with_checkpoints(runs: Sequence[RunFolder], epochs: Sequence[int | None]) -> list[RunFolder]:
     """Those of the runs that have a checkpoint after each number of epochs (None: any); the others are named.
 
@@ -62,6 +70,20 @@ def with_checkpoints(runs: Sequence[RunFolder], epochs: Sequence[int | None]) ->
     for complaint in complaints:
         print(f"left out: {complaint}", file=sys.stderr)
     return good
+
+
+def trained_runs(paths: Sequence[Path], epoch: int | None) -> list[RunFolder]:
+    """The runs whose network can be asked: after ``epoch``, or (None) at the end of training; the others are named."""
+    found = found_runs(paths)
+    ready = [run for run in found if epoch is not None or run.summary() is not None]
+    if not ready:
+        raise ValueError(
+            f"none of the runs below {', '.join(map(str, paths))} is finished; name a checkpoint's --epoch"
+        )
+    for run in found:
+        if run not in ready:
+            print(f"{run.path} is not finished and left out", flush=True)
+    return with_checkpoints(ready, [epoch])
 
 
 def found_runs(paths: Sequence[Path]) -> list[RunFolder]:

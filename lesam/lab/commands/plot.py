@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import FigureSize, RunPaths, found_runs
+from lesam.lab.commands.options import FigureSize, RunPaths, file_to_write, found_runs
 
 Kind = Literal["curves", "flatness", "radius", "sensitivity", "switch"]
 
@@ -25,7 +25,7 @@ def plot(
     from lesam.lab.report import paper_size, plots
     from lesam.lab.runs.repetitions import group
 
-    path = output or Path(f"{kind}.png")
+    path = file_to_write(output or Path(f"{kind}.png"))
     groups = group(found_runs(runs))
     figure = plots.caption(plots.KINDS[kind](groups), groups)
     paper_size.fit(figure, size)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths
+from lesam.lab.commands.options import RunPaths, file_to_write
 
 
 def report(
@@ -24,9 +24,9 @@ def report(
     from lesam.lab.report.page.html import page
     from lesam.lab.runs.folder import find_runs
 
+    file_to_write(output)
     made = content(find_runs(runs), sources=runs, links_from=output.parent)
     if not made["groups"]:
         raise ValueError("\n".join(made["problems"]))
-    output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, page(made))
     print(*made["headline"], output, sep="\n")

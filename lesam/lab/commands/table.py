@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, found_runs
+from lesam.lab.commands.options import RunPaths, file_to_write, found_runs
 
 
 def table(
@@ -36,6 +36,5 @@ def table(
     if output is None:
         print(text, end="")
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text)
+        file_to_write(output).write_text(text)
         print(output)

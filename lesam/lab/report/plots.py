@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesam.flatness.figures import drawn, shared_legend
+from lesam.flatness.figures import drawn, shared_legend, whole_epochs
 from lesam.lab.config.optimizer import budget_name
 from lesam.lab.flatness.measures import MEASURES, TRACKED
 from lesam.lab.report import style
@@ -23,6 +23,8 @@ DEVIATION = "± one standard deviation over seeds"
 """What bands and bars are."""
 THIN = 0.8
 """Width of lines of unfinished runs."""
+RANGE = "smallest and largest radius of an epoch"
+"""What the thin lines beside the radius are."""
 
 
 def curves(groups: Sequence[Group]) -> Figure:
@@ -43,8 +45,9 @@ def radius(groups: Sequence[Group]) -> Figure:
     for axis, metric in zip(axes, ("rho", "grad_norm", "capped", "sharpness"), strict=True):
         draw(axis, groups, metric)
     looks = style.looks_of(groups)
-    for group in groups:
-        _range_of_radius(axes[0], group, looks[group.title].colour)
+    ranges = [_range_of_radius(axes[0], group, looks[group.title].colour) for group in groups]
+    if any(ranges):
+        axes[0].plot([], [], color="black", linewidth=0.5, alpha=0.6, label=RANGE)
     axes[2].set_ylim(-3, 103)
     shared_legend(figure)
     return figure
@@ -107,12 +110,13 @@ def flatness(groups: Sequence[Group]) -> Figure:
     if not metrics:
         raise ValueError(f"none of the runs has flatness in its metrics; train with --track {','.join(TRACKED)}")
     figure, axes = panels(len(metrics), width=4.4 * len(metrics))
-    colours = style.colours_of(groups)
+    looks = style.looks_of(groups)
     for axis, metric in zip(axes, metrics, strict=True):
         for name, rows in runs:
             points = {row["epoch"] + 1: row[metric] for row in rows if row.get(metric) is not None}
             label = "" if name in axis.get_legend_handles_labels()[1] else name
-            axis.plot(list(points), list(points.values()), ".-", color=colours[name], label=label)
+            look = looks[name]
+            axis.plot(list(points), list(points.values()), look.dash, marker=".", color=look.colour, label=label)
         axis.grid(alpha=0.3)
         axis.set(xlabel="epoch", ylabel=labels[metric])
         whole_epochs(axis)
@@ -163,8 +167,15 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
             continue
         scale = 100.0 if metric.endswith(PERCENT) else 1.0
         look, name = looks[group.title], (names or {}).get(group.title, group.title) + note
-        width = THIN if note else None
-        axis.plot(epochs, mean * scale, look.dash, color=look.colour, linewidth=width, label=name + _uneven(runs))
+        axis.plot(
+            epochs,
+            mean * scale,
+            look.dash,
+            marker=_marker(epochs),
+            color=look.colour,
+            linewidth=THIN if note else None,
+            label=name + _uneven(runs),
+        )
         axis.fill_between(
             epochs, (mean - std) * scale, (mean + std) * scale, color=look.colour, alpha=0.15, linewidth=0
         )
@@ -178,9 +189,9 @@ def draw(axis: Axes, groups: Sequence[Group], metric: str, *, names: Mapping[str
     axis.set_ylabel(metric.replace("_", " ") + (" (%)" if metric.endswith(PERCENT) else ""))
 
 
-def whole_epochs(axis: Axes) -> None:
-    """No ticks between epochs, also where there are few of them."""
-    axis.locator_params(axis="x", integer=True)
+def _marker(epochs: np.ndarray) -> str:
+    """What a line is drawn with besides itself: one of a single epoch has no length to be seen by."""
+    return "o" if len(epochs) == 1 else ""
 
 
 def caption(figure: Figure, groups: Sequence[Group]) -> Figure:
@@ -267,9 +278,12 @@ def _cross(axis: Axes, value: float, spread: Spread) -> None:
     axis.plot([value], [spread.mean * 100], "x", color="black", zorder=5, label="" if label in known else label)
 
 
-def _range_of_radius(axis: Axes, group: Group, colour: str) -> None:
-    """The smallest and largest radius of each epoch, lightly."""
+def _range_of_radius(axis: Axes, group: Group, colour: str) -> bool:
+    """The smallest and largest radius of each epoch, lightly; whether there is one."""
+    seen = False
     runs, _ = _parts(group)[0]
     for bound in ("rho_min", "rho_max"):
         epochs, mean, _ = over_seeds(runs, bound)
-        axis.plot(epochs, mean, color=colour, linewidth=0.5, alpha=0.6)
+        axis.plot(epochs, mean, marker=_marker(epochs), markersize=2, color=colour, linewidth=0.5, alpha=0.6)
+        seen = seen or bool(len(epochs))
+    return seen

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lesam.lab import console
 from lesam.lab.config.optimizer import title
-from lesam.lab.report.page.entries import Member
+from lesam.lab.report.page.entries import Member, number
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.failures import LOG
 
@@ -53,12 +53,13 @@ def standing(run: RunFolder) -> Standing:
     member = Member(run)
     ended, done, planned = member.status != "unfinished", member.epochs, member.config.schedule.epochs
     tested = list(member.series("test_accuracy").values())
+    elapsed = number(member.last.get("elapsed"))
     return Standing(
         run=run,
         state=_unfinished(run) if member.status == "unfinished" else member.status,
         epochs=done,
         of=done if ended else planned,
-        left=None if ended or not done else member.last["elapsed"] / done * (planned - done),
+        left=None if ended or not done or elapsed is None else elapsed / done * (planned - done),
         accuracy=tested[-1] if tested else None,
     )
 

@@ -5,7 +5,7 @@ Needs no plotting library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import methods, title
@@ -75,27 +75,25 @@ def look(method: str) -> Look:
 
 
 def looks_of(groups: Iterable[Group]) -> dict[str, Look]:
-    """Name, colour and dash of each group by its title: its method's, with another dash for further settings."""
-    groups = list(groups)
-    taken = {colour(group.config.method) for group in groups}
+    """Name, colour and dash of each group by its title, for the page and for every figure."""
+    return chosen({group.title: group.config.method for group in groups})
+
+
+def chosen(methods: Mapping[str, str]) -> dict[str, Look]:
+    """A look for each line, from its name to its method: the method's, with another dash for further lines of it.
+
+    >>> chosen({"SAM, rho 0.1": "sam", "SAM, rho 0.2": "sam"})["SAM, rho 0.2"]
+    Look(name='SAM, rho 0.2', colour='#0072b2', dash='-')
+    """
+    taken = {colour(method) for method in methods.values()}
     spare = [each for each in reversed(CYCLE) if each not in taken]
-    chosen: dict[str, Look] = {}
+    looks: dict[str, Look] = {}
     used: set[tuple[str, str]] = set()
-    for group in groups:
-        own = (colour(group.config.method), dash(group.config.method))
-        # Where a method has more settings than there are dashes, the rest are in colours of nobody's.
+    for name, method in methods.items():
+        own = (colour(method), dash(method))
+        # Where a method has more lines than there are dashes, the rest are in colours of nobody's.
         pairs = ((each, line) for each in (own[0], *spare) for line in DASHES)
         look = own if own not in used else next((pair for pair in pairs if pair not in used), own)
         used.add(look)
-        chosen[group.title] = Look(group.title, *look)
-    return chosen
-
-
-def colours_of(groups: Iterable[Group]) -> dict[str, str]:
-    """A colour for the title of each group, for figures without dashes: another one where a method has several."""
-    chosen: dict[str, str] = {}
-    for group in groups:
-        own = colour(group.config.method)
-        spare = next(each for each in CYCLE if each not in chosen.values())
-        chosen[group.title] = spare if own in chosen.values() else own
-    return chosen
+        looks[name] = Look(name, *look)
+    return looks

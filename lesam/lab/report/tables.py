@@ -77,14 +77,20 @@ def _line(group: Group, base: Group | None) -> Line:
         scale=group.config.scale,
         label=group.label + group.mark,
         diverged=len(group.diverged),
-        last=Spread.of([summary["last"]["test_accuracy"] for summary in summaries]),
-        best=Spread.of([summary["best_test_selected"]["test_accuracy"] for summary in summaries]),
-        train=Spread.of([summary["last"]["train_accuracy"] for summary in summaries]),
+        last=_spread([summary["last"]["test_accuracy"] for summary in summaries]),
+        best=_spread([summary["best_test_selected"]["test_accuracy"] for summary in summaries]),
+        train=_spread([summary["last"].get("train_accuracy") for summary in summaries]),
         capped=Spread.of(capped).mean if capped else None,
         paper=published(group.config),
         ours=recipes.ours(group.config.recipe, group.config.method) if group.config.scale == "paper" else "",
         gain=None if base is None else paired(_by_seed(group), _by_seed(base)),
     )
+
+
+def _spread(values: Sequence[float | None]) -> Spread:
+    """Of the values that are known; of none at all, without a mean."""
+    known = [value for value in values if value is not None]
+    return Spread.of(known) if known else Spread(0, math.nan, math.nan)
 
 
 HEAD = (
@@ -115,9 +121,7 @@ def cells(table: Sequence[Line]) -> list[tuple[str, ...]]:
                 line.scale + (f" {MARK}" if line.ours else ""),
                 line.label,
                 str(line.last.n),
-                line.last.text(),
-                line.best.text(),
-                line.train.text(),
+                *(spread.text() if spread.n else "" for spread in (line.last, line.best, line.train)),
                 "" if line.capped is None else f"{line.capped * 100:.0f}",
                 figure_text(line.paper) + (f" {MARK}" if line.paper and line.ours else ""),
                 "" if line.gain is None else line.gain.signed(),

@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +176,19 @@ class RunFolder:
 
     def busy(self) -> bool:
         """Whether another process is training the run, as far as can be seen at this moment."""
+        if os.name == "nt":
+            return False
+        import fcntl
+
         try:
-            with self.lock() if (self.path / ".lock").exists() else nullcontext():
-                return False
-        except RunBusyError:
+            # Only read, and shared with others who look: the folder may be one that we may not write to.
+            with (self.path / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        except OSError:  # no lock, none that we may see, or a file system without locks
+            return False
+        return False
 
     def _written_by(self) -> str:
         """Which version last trained the run, as far as its folder says."""
@@ -238,6 +246,8 @@ def read_rows(path: Path) -> list[Row]:
             continue
         if not isinstance(row, dict) or "epoch" not in row:
             raise ValueError(f"{path}, line {number + 1} is no row of a run: {line[:80]!r}")
+        if type(row["epoch"]) is not int:
+            raise ValueError(f"{path}, line {number + 1} has a row whose epoch is no whole number: {line[:80]!r}")
         rows.append(row)
     return rows
 
@@ -253,6 +263,8 @@ def readable(runs: Iterable[RunFolder]) -> tuple[list[RunFolder], list[str]]:
             run.metrics()
         except (ValueError, OSError) as error:
             complaints.append(str(error))
+        except RecursionError:
+            complaints.append(f"{run.path} has a file whose JSON is nested too deeply to be read")
         else:
             good.append(run)
     return good, complaints

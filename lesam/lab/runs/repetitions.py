@@ -50,7 +50,7 @@ class Group:
     def finished(self) -> tuple[RunFolder, ...]:
         """Those of the runs that reached their end, with a test accuracy there."""
         summaries = [(run, run.summary()) for run in self.runs]
-        return tuple(run for run, summary in summaries if summary is not None and "test_accuracy" in summary["last"])
+        return tuple(run for run, summary in summaries if summary and summary["last"].get("test_accuracy") is not None)
 
     @property
     def unfinished(self) -> tuple[RunFolder, ...]:
@@ -114,15 +114,20 @@ def group(runs: Iterable[RunFolder]) -> list[Group]:
 
 def remarks(groups: Iterable[Group]) -> list[str]:
     """Sentences about the folders that a table or figure does not count: copies of another one, unfinished runs."""
-    copies, unfinished = [], []
+    copies: list[str] = []
+    unfinished: list[str] = []
+    untested: list[str] = []
     for each in groups:
         copies += [str(run.path) for run in each.duplicates]
-        unfinished += [str(run.path) for run in each.unfinished]
+        for run in each.unfinished:
+            (unfinished if run.summary() is None else untested).append(str(run.path))
     said = []
     if copies:
         said.append(f"Counted once, the same run (setting and seed) as another folder: {', '.join(copies)}.")
     if unfinished:
         said.append(f"Not finished and left out: {', '.join(unfinished)}.")
+    if untested:
+        said.append(f"Finished without a test accuracy and left out: {', '.join(untested)}.")
     return said
 
 

@@ -71,6 +71,20 @@ def test_unfinished_runs_are_left_out(digits: RunFolder, tmp_path: Path, capsys:
         attack_run(waiting, PRESETS["linf-1"])
 
 
+@pytest.mark.parametrize("command", ["attack", "corrupt"])
+def test_a_run_without_its_checkpoint_is_left_out_by_name(
+    command: str, digits: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = RunFolder(tmp_path / "bare")
+    bare.create(replace(digits.config(), seed=9), {})
+    bare.finish(digits.summary() or {})
+    assert main([command, str(digits.path), str(bare.path), "--samples", "10"]) == 0
+    printed = capsys.readouterr()
+    assert f"left out: {bare.path} has no checkpoint" in printed.err
+    assert "| digits | smoke | SGD | 1 | 10 |" in printed.out
+    assert main([command, str(bare.path), "--samples", "10"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

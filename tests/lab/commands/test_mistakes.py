@@ -16,6 +16,7 @@ import torch
 from lesam.lab.cli import main
 from lesam.lab.models.imagenet import imagenet_resnet18
 from lesam.lab.runs.folder import RunFolder
+from tests.lab.report.page.folders import finished
 from tests.lab.running import smoke, trained
 
 TRAIN = ("train", "digits", "--method", "sgd", "--scale", "smoke", "--accelerator", "cpu")
@@ -118,3 +119,14 @@ def test_a_closed_pipe() -> None:
     os.close(write)
     assert result.returncode == 141
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", [["report"], ["table"], ["plot", "curves"]], ids=lambda words: words[0])
+def test_a_folder_where_a_file_is_to_be_written(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished(smoke("digits"), tmp_path / "runs" / "one", [0.5, 0.6])
+    folder = tmp_path / "taken.png"
+    folder.mkdir()
+    assert main([*command, str(tmp_path / "runs"), "-o", str(folder)]) == 2
+    assert f"--output {folder} is a folder; name a file in it" in sentence(capsys.readouterr().err)

@@ -18,6 +18,7 @@ from lesam.lab.cli import main
 from lesam.lab.paper.experiment import Cell, Request
 from lesam.lab.paper.experiments.stabilisers import EXPERIMENT
 from lesam.lab.report import paper_size, plots
+from lesam.lab.report.page.entries import read
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.repetitions import group
 from tests.lab.report.page.folders import finished
@@ -154,3 +155,51 @@ def test_figures_for_a_paper_have_its_width_and_letters_that_are_letters(
     legend = figure.legends[0].get_window_extent()
     assert not any(frame.overlaps(legend) for frame in frames)
     assert not any(one.overlaps(other) for one in frames for other in frames if one is not other)
+
+
+def tracked(runs: Path, number: int, epochs: int = 1) -> None:
+    config = smoke("digits", f"optimizer.rho={0.01 * (number + 1)}", method="sam")
+    run = RunFolder(runs / str(number))
+    run.create(config, {})
+    for epoch in range(epochs):
+        values = {"eigenvalue": 1.0 + number, "rho": 0.1, "rho_min": 0.05, "rho_max": 0.2, "test_accuracy": 0.5}
+        run.append({"epoch": epoch, **values, "train_accuracy": 0.5, "train_loss": 1.0}, [])
+
+
+def test_many_settings_have_the_same_looks_in_every_figure_and_on_the_page(tmp_path: Path) -> None:
+    for number in range(25):
+        tracked(tmp_path, number)
+    groups = group(find_runs([tmp_path]))
+    page = {entry.name: (entry.look.colour, entry.look.dash) for entry in read(find_runs([tmp_path]))[0]}
+    assert len(set(page.values())) == 25
+    for figure in (plots.flatness(groups), plots.curves(groups)):
+        lines = [line for line in figure.axes[0].lines if line.get_label() in page]
+        assert {str(line.get_label()): (line.get_color(), line.get_linestyle()) for line in lines} == page
+
+
+def test_two_recipes_never_share_a_look(tmp_path: Path) -> None:
+    for recipe in ("digits", "mnist1d-mlp"):
+        for method in ("sgd", "sam"):
+            finished(smoke(recipe, method=method), tmp_path / f"{recipe}-{method}", [0.1, 0.9])
+    runs = find_runs([tmp_path])
+    page = {entry.name: (entry.look.colour, entry.look.dash) for entry in read(runs)[0]}
+    assert len(set(page.values())) == 4
+    lines = [line for line in plots.curves(group(runs)).axes[0].lines if line.get_label() in page]
+    assert {str(line.get_label()): (line.get_color(), line.get_linestyle()) for line in lines} == page
+
+
+@pytest.mark.parametrize("kind", ["curves", "radius", "flatness"])
+def test_a_single_epoch_is_seen_at_a_whole_number(kind: str, tmp_path: Path) -> None:
+    tracked(tmp_path, 0)
+    figure = plots.KINDS[kind](group(find_runs([tmp_path])))
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        if axis.lines:
+            assert all(tick == round(tick) for tick in axis.get_xticks())
+            assert all(line.get_marker() not in ("", "None") for line in axis.lines if len(line.get_xdata()) == 1)
+
+
+def test_the_range_of_the_radius_is_in_the_legend(tmp_path: Path) -> None:
+    tracked(tmp_path, 0, epochs=2)
+    (legend,) = plots.radius(group(find_runs([tmp_path]))).legends
+    assert "smallest and largest radius of an epoch" in [text.get_text() for text in legend.get_texts()]

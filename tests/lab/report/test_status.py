@@ -55,3 +55,45 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path, capsys
     assert good.path.name in captured.out
     assert bad.path.name not in captured.out
     assert str(bad.path) in captured.err
+
+
+NESTED = '{"epoch": 1, "rho": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+@pytest.mark.parametrize("row", ['{"epoch": null}', '{"epoch": "two"}', NESTED], ids=["null", "text", "nested"])
+def test_a_last_row_without_an_epoch_is_damage_too(
+    row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = broken_off(tmp_path, 0), broken_off(tmp_path, 1)
+    with (bad.path / "metrics.jsonl").open("a") as file:
+        file.write(row + "\n")
+    assert main(["status", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert good.path.name in captured.out
+    assert bad.path.name not in captured.out
+    assert str(bad.path) in captured.err
+    assert main(["show", str(bad.path)]) == 2
+    assert str(bad.path) in capsys.readouterr().err
+
+
+def test_without_a_clock_there_is_no_time_left_to_tell(tmp_path: Path) -> None:
+    config = smoke("digits", "schedule.epochs=3")
+    run = RunFolder.of(config, tmp_path)
+    run.create(config, {})
+    run.append({"epoch": 0, "test_accuracy": 0.5}, [])
+    found = standing(run)
+    assert (found.epochs, found.of, found.left, found.accuracy) == (1, 3, None, 0.5)
+
+
+def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
+    run = broken_off(tmp_path, 0)
+    lock = run.path / ".lock"
+    lock.write_text("as it was")  # opened for writing it would be empty, also for those whom no permission stops
+    lock.chmod(0o444)
+    run.path.chmod(0o555)
+    try:
+        assert main(["status", str(tmp_path)]) == 0
+        assert standing(run).state == "stopped"
+    finally:
+        run.path.chmod(0o755)
+    assert lock.read_text() == "as it was"

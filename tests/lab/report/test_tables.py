@@ -171,3 +171,18 @@ def test_a_gain_is_over_the_same_data_network_and_length(tmp_path: Path, change:
     finished(override(sam, [change]), tmp_path, 0.7, 0.7, [None])
     gains = sorted(line.gain.mean for line in tables.lines(group(find_runs([tmp_path]))) if line.gain is not None)
     assert gains == [pytest.approx(0.1)]
+
+
+def test_a_run_without_a_test_accuracy_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished(paper("sam", 0), tmp_path, 0.8, 0.8, [None])
+    untested = finished(paper("sam", 1), tmp_path, 0.8, 0.8, [None])
+    nothing = {"test_accuracy": None, "train_accuracy": None}
+    untested.finish({"last": nothing, "best_test_selected": {"test_accuracy": None, "epoch": 0}})
+    partly = finished(paper("sam", 2), tmp_path, 0.8, 0.8, [None])
+    partly.finish({"last": {"test_accuracy": 0.6}, "best_test_selected": {"test_accuracy": None, "epoch": 0}})
+    assert main(["table", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "| SAM | 2 | 70.00 ± 14.14 | 80.00 | 100.00 |" in printed
+    assert f"Finished without a test accuracy and left out: {untested.path}." in printed

@@ -66,6 +66,7 @@ class Flatness:
             raise ValueError("none of the runs could be measured: " + " ".join(found.left_out))
         look: dict[str, Any] = {
             "colours": {cell.row: style.colour(cell.configs[0].method) for cell in cells},
+            "dashes": {cell.row: style.dash(cell.configs[0].method) for cell in cells},
             "summary": mean_and_spread,
         }
         return Report(

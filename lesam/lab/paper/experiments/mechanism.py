@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure as Drawing
 
 from lesam import Radius
-from lesam.flatness.figures import shared_legend
+from lesam.flatness.figures import shared_legend, whole_epochs
 from lesam.lab.config.optimizer import own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.accuracy import rows
@@ -20,7 +20,7 @@ from lesam.lab.paper.experiment import Cell, Planned, Report, Request, few_seeds
 from lesam.lab.paper.grid import Grid
 from lesam.lab.paper.stage import STAGE, TWENTIETHS
 from lesam.lab.paper.terms import Probe, Slice, Terms, measure_terms, radius_of
-from lesam.lab.report import plots, style
+from lesam.lab.report import style
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs.statistics import Spread
 
@@ -152,7 +152,7 @@ def _draw_terms(measured: Mapping[str, Measured], cells: Sequence[Cell]) -> Draw
     right.set(xlabel="epoch", ylabel="|g| over mini-batches, mean and std")
     for axis in (left, middle, right):
         axis.grid(alpha=0.3)
-        plots.whole_epochs(axis)
+        whole_epochs(axis)
     shared_legend(figure)
     return figure
 

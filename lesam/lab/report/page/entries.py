@@ -145,10 +145,10 @@ def read(runs: Iterable[RunFolder]) -> tuple[list[Entry], list[str]]:
         else:
             whole.append(run)
     groups = group(whole)
+    looks = looks_of(groups)
     entries = [
         Entry(group=each, place=place, look=looks[each.title], members=tuple(map(Member, each.runs)))
         for place, members in _by_place(groups).items()
-        for looks in [looks_of(members)]
         for each in members
     ]
     copies = [str(run.path) for each in groups for run in each.duplicates]
