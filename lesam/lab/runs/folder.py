@@ -240,10 +240,12 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(lines):
         try:
             row = parsed(line)
-        except ValueError:
+        except json.JSONDecodeError:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}, line {number + 1} is not JSON: {line[:80]!r}") from None
             continue
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number + 1} is {error}: {line[:80]!r}") from None
         if not isinstance(row, dict) or "epoch" not in row:
             raise ValueError(f"{path}, line {number + 1} is no row of a run: {line[:80]!r}")
         if type(row["epoch"]) is not int:

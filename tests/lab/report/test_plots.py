@@ -164,6 +164,7 @@ def tracked(runs: Path, number: int, epochs: int = 1) -> None:
     for epoch in range(epochs):
         values = {"eigenvalue": 1.0 + number, "rho": 0.1, "rho_min": 0.05, "rho_max": 0.2, "test_accuracy": 0.5}
         run.append({"epoch": epoch, **values, "train_accuracy": 0.5, "train_loss": 1.0}, [])
+    run.finish({"last": run.metrics()[-1], "best_test_selected": {"test_accuracy": 0.5, "epoch": 0}})
 
 
 def test_many_settings_have_the_same_looks_in_every_figure_and_on_the_page(tmp_path: Path) -> None:

@@ -242,13 +242,13 @@ def test_a_watched_folder_is_followed_without_losing_zoom_or_selection(browser: 
         boxes = page.evaluate(f"[...{rivals}].map(box => box.checked)")
         assert sorted(boxes) == [False, True]  # the one that was hidden still is
         caption = "document.querySelector('#attacks figure:last-of-type figcaption')?.textContent"
-        attacked(runs / "lesam0", steps=10, name="b.json")
+        attacked(runs / "sam0", steps=10, name="b.json")
         window.until(f"{caption}?.includes('10 steps')")
-        attacked(runs / "lesam0", steps=20, name="a.json")
+        attacked(runs / "sam0", steps=20, name="a.json")
         window.until("document.querySelectorAll('#attacks figure').length === 2")
         figures = "[...document.querySelectorAll('#attacks figure')]"
         page.evaluate(f"{figures}.forEach(figure => figure.scrollIntoView())")
-        attacked(runs / "lesam0", steps=10, name="c.json", batch_size=2)  # titles must tell the two apart
+        attacked(runs / "sam0", steps=10, name="c.json", batch_size=2)  # titles must tell the two apart
         window.until(f"{figures}.length === 3")
         captions = page.evaluate(f"{figures}.map(figure => figure.querySelector('figcaption').textContent)")
         assert len(set(captions)) == 3
