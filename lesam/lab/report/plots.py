@@ -70,14 +70,14 @@ def switch(groups: Sequence[Group]) -> Figure:
 
 
 def sensitivity(groups: Sequence[Group]) -> Figure:
-    """Last test accuracy against the budget (sigma, or rho), one line a method."""
+    """Last test accuracy against the budget (sigma, or rho), one line a method of each recipe and scale."""
     figure, (axis,) = panels(1, width=6)
     names = set()
-    for method in dict.fromkeys(group.config.method for group in groups):
+    for dash, (method, place) in _lines(groups):
         points = []
         for group in groups:
             name = budget_name(group.config.optimizer)
-            if group.config.method == method and name is not None and group.finished:
+            if (group.config.method, group.place) == (method, place) and name is not None and group.finished:
                 names.add(name)
                 points.append((getattr(group.config.optimizer, name), last_accuracy(group)))
                 if group.diverged:
@@ -88,7 +88,10 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
             heights = [spread.mean * 100 for spread in spreads]
             errors = [0.0 if np.isnan(spread.std) else spread.std * 100 for spread in spreads]
             look = style.look(method)
-            axis.errorbar(values, heights, errors, label=look.name, color=look.colour, marker="o", capsize=3)
+            label = f"{look.name}, {place}" if place else look.name
+            axis.errorbar(
+                values, heights, errors, linestyle=dash, label=label, color=look.colour, marker="o", capsize=3
+            )
     if not names:
         raise ValueError("sensitivity needs finished runs of a method with a radius or a budget")
     axis.set_xlabel(" or ".join(sorted(names)))
@@ -100,6 +103,13 @@ def sensitivity(groups: Sequence[Group]) -> Figure:
         axis.errorbar([], [], [], color="black", fmt="none", capsize=3, label=DEVIATION)
     shared_legend(figure)
     return figure
+
+
+def _lines(groups: Sequence[Group]) -> list[tuple[str, tuple[str, str]]]:
+    """Methods and places, each with a dash that tells the places of a method apart."""
+    lines = dict.fromkeys((group.config.method, group.place) for group in groups)
+    places = list(dict.fromkeys(place for _, place in lines))
+    return [(style.DASHES[places.index(place) % len(style.DASHES)], (method, place)) for method, place in lines]
 
 
 def flatness(groups: Sequence[Group]) -> Figure:

@@ -189,6 +189,17 @@ def test_two_recipes_never_share_a_look(tmp_path: Path) -> None:
     assert {str(line.get_label()): (line.get_color(), line.get_linestyle()) for line in lines} == page
 
 
+def test_sensitivity_joins_no_points_of_other_recipes(tmp_path: Path) -> None:
+    for recipe in ("digits", "mnist1d-mlp"):
+        for rho in (0.1, 0.2):
+            finished(smoke(recipe, f"optimizer.rho={rho}", method="sam"), tmp_path / f"{recipe}{rho}", [0.1, 0.9])
+    (axis,) = plots.sensitivity(group(find_runs([tmp_path]))).axes
+    drawn = {str(each.get_label()): each[0] for each in axis.containers}
+    assert set(drawn) == {"SAM, digits smoke", "SAM, mnist1d-mlp smoke"}
+    assert all(list(line.get_xdata()) == [0.1, 0.2] for line in drawn.values())
+    assert len({line.get_linestyle() for line in drawn.values()}) == 2
+
+
 @pytest.mark.parametrize("kind", ["curves", "radius", "flatness"])
 def test_a_single_epoch_is_seen_at_a_whole_number(kind: str, tmp_path: Path) -> None:
     tracked(tmp_path, 0)

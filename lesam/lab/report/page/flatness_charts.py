@@ -17,10 +17,10 @@ MOST_LANDSCAPES = 8
 
 
 LAYERS: tuple[tuple[str, str, Callable[[LayerCurvature, int], float]], ...] = (
-    ("layer-eigenvalues", "Largest eigenvalue of each layer's block", lambda found, index: found.eigenvalues[index][0]),
-    ("layer-traces", "Trace of each layer's block", lambda found, index: found.traces[index]),
+    ("layer-eigenvalues", "Largest eigenvalue", lambda found, index: found.eigenvalues[index][0]),
+    ("layer-traces", "Trace", lambda found, index: found.traces[index]),
 )
-"""Figures of a layer's own block of the Hessian: name, title, and the number of the layer with an index."""
+"""Figures of a layer's own block of the Hessian: name, quantity, and the number of the layer with an index."""
 
 
 def spectra(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
@@ -31,7 +31,7 @@ def spectra(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
 def layers(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
     """The largest eigenvalue and the trace of each layer's own block of the Hessian."""
     charts = []
-    for id, title, of in LAYERS:
+    for id, quantity, of in LAYERS:
         bars = []
         for entry in entries:
             every = kept.final("layers", entry)
@@ -41,7 +41,8 @@ def layers(entries: Sequence[Entry], kept: Kept) -> list[Chart]:
                 bars.append({"group": entry.name, "category": name, "mean": found.mean, "sd": found.std, "n": found.n})
         heights = [bar["mean"] for bar in bars]
         wide = bool(heights) and min(heights) > 0 and max(heights) >= 100 * min(heights)
-        charts.append({"id": id, "kind": "bars", "title": title, "x": "layer", "y": title, "log": wide, "bars": bars})
+        head = {"id": id, "kind": "bars", "title": f"{quantity} of each layer's block", "x": "layer"}
+        charts.append({**head, "y": quantity.lower(), "log": wide, "bars": bars})
     return [plain(chart) for chart in charts if chart["bars"]]
 
 

@@ -53,6 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1):
             config = replace(smoke("digits", method=method), seed=seed)
             finished(config, folder / f"{method}{seed}", [accuracy / 2, accuracy + seed / 100])
+    finished(smoke("digits", "optimizer.rho_max=0.5", method="lesam"), folder / "capped", [0.1, 0.2])
     config = smoke("digits", method="sam")
     config = replace(config, data=replace(config.data, options={**config.data.options, "note": EVIL}))
     finished(config, folder / "evil", [0.1, 0.2])
@@ -183,8 +184,42 @@ def test_surfaces_turn_together(window: Window) -> None:
     window.picture(f"landscapes-{page.viewport_size['width']}")
 
 
+def test_words_come_behind_numbers_in_either_order(window: Window) -> None:
+    page = window.page
+    heads = page.eval_on_selector_all("#table-configuration thead th", "heads => heads.map(head => head.textContent)")
+    column = next(place for place, head in enumerate(heads) if "rho_max" in head)
+    cells = f"rows => rows.map(row => row.cells[{column}].textContent)"
+    for _ in range(2):
+        page.locator("#table-configuration thead th").nth(column).locator("button").click()
+        found = page.eval_on_selector_all("#table-configuration tbody tr", cells)
+        kinds = [2 if text == "" else 1 if text == "None" else 0 for text in found]
+        assert {0, 1} <= set(kinds)
+        assert kinds == sorted(kinds)
+
+
+def test_a_symbol_stays_when_another_method_is_hidden(window: Window) -> None:
+    page = window.page
+    chart = page.evaluate("[...document.querySelectorAll('figure[data-chart]')][0].dataset.chart")
+    plot = f"document.querySelector('figure[data-chart={chart}] .plot')"
+    window.come_into_view(chart, ".main-svg")
+    pairs = f"{plot}.data.filter(trace => trace.marker).map(trace => [trace.text[0], trace.marker.symbol])"
+    symbols = f"Object.fromEntries({pairs})"
+    before = page.evaluate(symbols)
+    page.uncheck("input.method[value=SGD]")
+    window.until(f"!('SGD' in {symbols})")
+    assert page.evaluate(symbols) == {name: symbol for name, symbol in before.items() if name != "SGD"}
+
+
+def test_bands_of_shares_stay_between_0_and_100(window: Window) -> None:
+    heights = window.page.evaluate(f"{ACCURACY}.data.filter(trace => trace.fill).flatMap(trace => trace.y)")
+    assert heights
+    assert 0 <= min(heights) <= max(heights) <= 100
+
+
 def test_print_is_light_and_complete(browser: Any, file: Path) -> None:
-    window = Window.open(browser, file.as_uri(), width=1000, scheme="dark")
+    window = Window.open(browser, file.as_uri(), width=720, scheme="dark")  # a page of A4 without its margins
+    window.page.emulate_media(media="print")
+    assert window.page.evaluate("document.querySelector('#table-summary table').scrollWidth") <= 720
     PICTURES.mkdir(parents=True, exist_ok=True)
     printed = PICTURES / "report.pdf"
     window.page.pdf(path=printed)

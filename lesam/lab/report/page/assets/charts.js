@@ -35,6 +35,8 @@ const Charts = (() => {
   function lines(chart, view) {
     const axis = chart.axes[view.axis] ? view.axis : Object.keys(chart.axes)[0];
     const traces = [];
+    const share = (chart.y ?? "").includes("(%)"); // a band does not leave what a share can be
+    const within = (value) => (share ? Math.min(100, Math.max(0, value)) : value);
     for (const each of chart.lines.filter((each) => view.shown(each.group))) {
       const { colour, dash } = view.looks[each.group];
       const x = each.x[axis];
@@ -44,7 +46,7 @@ const Charts = (() => {
         const back = [...banded].reverse();
         traces.push({
           x: [...banded.map((i) => x[i]), ...back.map((i) => x[i])],
-          y: [...banded.map((i) => each.mean[i] + each.sd[i]), ...back.map((i) => each.mean[i] - each.sd[i])],
+          y: [...banded.map((i) => within(each.mean[i] + each.sd[i])), ...back.map((i) => within(each.mean[i] - each.sd[i]))],
           type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: shade(colour, 0.16), hoverinfo: "skip",
         });
       }
@@ -85,11 +87,12 @@ const Charts = (() => {
       && Math.abs(one.x[axis] - other.x[axis]) < 0.2 * wide && Math.abs(one.y - other.y) < 0.05 * high;
     const named = (point) => shown.length <= 30
       && (point.front[axis] || !shown.some((other) => near(point, other)));
-    shown.forEach((point, index) => traces.push({
+    const every = [...new Set(chart.points.map((point) => point.group))]; // a symbol stays when another method is hidden
+    shown.forEach((point) => traces.push({
       x: [point.x[axis]], y: [point.y], type: "scatter", mode: named(point) ? "markers+text" : "markers",
       error_y: { type: "data", array: [point.sd], color: view.looks[point.group].colour },
       marker: {
-        color: view.looks[point.group].colour, size: 11, symbol: SYMBOLS[index % SYMBOLS.length],
+        color: view.looks[point.group].colour, size: 11, symbol: SYMBOLS[every.indexOf(point.group) % SYMBOLS.length],
         line: { color: ink, width: point.front[axis] ? 1.5 : 0 },
       },
       text: [plain(point.group)], textposition: "middle left", hoverinfo: "text", cliponaxis: false,
@@ -101,14 +104,15 @@ const Charts = (() => {
   }
 
   function bars(chart, view) {
-    const names = [...new Set(chart.bars.map((bar) => bar.group))].filter(view.shown);
+    const every = [...new Set(chart.bars.map((bar) => bar.group))];
+    const names = every.filter(view.shown);
     const patterns = ["", "/", "x", ".", "\\", "|", "-", "+"];
-    const traces = names.map((name, index) => {
+    const traces = names.map((name) => {
       const mine = chart.bars.filter((bar) => bar.group === name);
       return {
         type: "bar", x: mine.map((bar) => plain(bar.category)), y: mine.map((bar) => bar.mean),
         error_y: { type: "data", array: mine.map((bar) => bar.sd), color: colours().ink },
-        marker: { color: view.looks[name].colour, pattern: { shape: patterns[index % patterns.length], solidity: 0.25, fillmode: "overlay", fgcolor: colours().paper } },
+        marker: { color: view.looks[name].colour, pattern: { shape: patterns[every.indexOf(name) % patterns.length], solidity: 0.25, fillmode: "overlay", fgcolor: colours().paper } },
         hoverinfo: "text", textposition: "none",
         text: mine.map((bar) => `${plain(name)}, ${plain(bar.category)}: ${withSpread(bar.mean, bar.sd, bar.n)}`),
       };

@@ -25,10 +25,11 @@ const Tables = (() => {
     const body = box.querySelector("tbody");
     const rows = [...body.rows];
     rows.forEach((row, index) => { row.dataset.order ??= index; });
-    const empty = (row) => column >= 0 && row.cells[column].textContent === "";
+    // Numbers, then words such as None, then what is not known: in either order.
+    const rank = (row) => (row.cells[column].textContent === "" ? 2 : Number.isNaN(number(row.cells[column])) ? 1 : 0);
     rows.sort((one, other) => {
       if (column < 0 || direction === "none") return one.dataset.order - other.dataset.order;
-      if (empty(one) !== empty(other)) return empty(one) ? 1 : -1; // what is not known comes last in either order
+      if (rank(one) !== rank(other)) return rank(one) - rank(other);
       return (direction === "ascending" ? 1 : -1) * (compare(one, other, column) || 0);
     });
     body.append(...rows);
