@@ -37,6 +37,29 @@ def content(
         links_from: Folder of the page, from which run folders are linked; None for no links.
         complaints: What is known to be wrong already; the page's own list begins with it.
     """
+    every = list(runs)
+    try:
+        return _record(every, sources, links_from, complaints)
+    except Exception:  # damage of a kind that nobody has thought of must not take the other runs away
+        damaged = {run.path: words for run in every if (words := _damage(run, sources, links_from))}
+        if not damaged:
+            raise
+        good = [run for run in every if run.path not in damaged]
+        return _record(good, sources, links_from, [*complaints, *damaged.values()])
+
+
+def _damage(run: RunFolder, sources: Sequence[Path], links_from: Path | None) -> str:
+    """Why a run cannot be shown, even alone; empty where it can."""
+    try:
+        _record([run], sources, links_from, ())
+    except Exception as error:
+        return f"{run.path} cannot be shown ({type(error).__name__}: {error})"
+    return ""
+
+
+def _record(
+    runs: Iterable[RunFolder], sources: Sequence[Path], links_from: Path | None, complaints: Sequence[str]
+) -> Content:
     entries, unread = read(runs)
     kept = collect(entries)
     contested = contests(entries)

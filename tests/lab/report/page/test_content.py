@@ -21,8 +21,9 @@ from lesam.lab.report.page.charts import MOST_LINES, MOST_POINTS
 from lesam.lab.report.page.content import Content, content
 from lesam.lab.report.page.entries import read
 from lesam.lab.report.tables import lines
-from lesam.lab.runs.folder import RunFolder, find_runs
+from lesam.lab.runs.folder import Row, RunFolder, find_runs
 from lesam.lab.runs.repetitions import group
+from lesam.lab.runs.snapshot import Snapshot
 from lesam.lab.runs.statistics import paired
 from tests.lab.report.page.folders import finished
 from tests.lab.running import smoke
@@ -318,3 +319,18 @@ def test_the_entries_are_those_of_lesam_table(runs: Path) -> None:
     sam, lesam = (next(entry for entry in entries if entry.name == name) for name in ("SAM", "LE-SAM"))
     assert {seed: value for (seed, _), value in sam.accuracy_by_seed.items()} == summaries(runs, "sam")
     assert paired(sam.accuracy_by_seed, lesam.accuracy_by_seed) is not None
+
+
+class Cursed(Snapshot):
+    """A run that fails in a way that no file is known to."""
+
+    def metrics(self) -> list[Row]:
+        raise ArithmeticError("cursed")
+
+
+def test_a_run_that_fails_in_an_unknown_way_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    good = finished(smoke("digits", method="sam"), tmp_path / "good", [0.5])
+    bad = finished(smoke("digits", method="sgd"), tmp_path / "bad", [0.5])
+    made = content([good, Cursed(bad)], sources=[tmp_path])
+    assert [each["name"] for each in made["groups"]] == ["SAM"]
+    assert made["problems"] == [f"{bad.path} cannot be shown (ArithmeticError: cursed)"]
