@@ -116,15 +116,15 @@ def test_an_error_that_nobody_expected_has_a_file_with_its_traceback(
     assert main(arguments) == 0
     run = find_runs([tmp_path / "runs"])[0]
     (run.path / "summary.json").unlink()
-    (run.path / "metrics.jsonl").write_text('{"epoch": "first"}\n')  # no number, which nothing looks out for
+    (run.path / "metrics.jsonl").write_text('{"epoch": 0, "step": "first"}\n')  # no number, which nothing looks out for
     capsys.readouterr()
     assert main(arguments) == 1
     captured = capsys.readouterr()
     log = run.path / "failure.log"
     assert "Traceback" not in captured.err + captured.out
-    assert f"TypeError: '<' not supported between instances of 'str' and 'int'; {log} has the" in captured.err
+    assert f"{log} has the traceback" in captured.err
     assert log.read_text().startswith("Traceback (most recent call last):\n")
-    assert "in rewind" in log.read_text()
+    assert "KeyError" in captured.err
 
 
 def config_of_sweep(lr: str) -> RunConfig:
