@@ -14,11 +14,11 @@ from ._reuse import orthogonal
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
 from .kin import AESAM, CRSAM, EMASAM, WSAM, LookSAM, VaSSO
+from .loss_equated import LESAM, LESAMPlus, OnePassLESAM
 from .methods import (
     ASAM,
     ESAM,
     GSAM,
-    LESAM,
     METHODS,
     MSAM,
     S2SAM,
@@ -27,8 +27,6 @@ from .methods import (
     EigenSAM,
     FisherSAM,
     FriendlySAM,
-    LESAMPlus,
-    OnePassLESAM,
 )
 
 __all__ = [

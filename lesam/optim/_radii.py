@@ -92,7 +92,7 @@ class LossBudget(Radius):
         return Reach(distance.clamp(max=cap) * slope.sign(), sigma, distance >= cap)
 
     def __repr__(self) -> str:
-        return f"LossBudget(sigma={self.sigma!r}, rho_max={self.rho_max!r})"
+        return f"{type(self).__name__}(sigma={self.sigma!r}, rho_max={self.rho_max!r})"
 
 
 class EstimatedBudget(LossBudget):
@@ -110,6 +110,3 @@ class EstimatedBudget(LossBudget):
     """
 
     takes_estimates = True
-
-    def __repr__(self) -> str:
-        return f"EstimatedBudget(sigma={self.sigma!r}, rho_max={self.rho_max!r})"

@@ -57,10 +57,13 @@ class orthogonal(Combiner):  # noqa: N801
         The gradients are multiplied by ``scale``, their products are not.
         """
         g_v, g_hat = memory.draft(NAME, space, covering="trainable"), space.gradients()
+        share = gh / gg.clamp(min=torch.finfo(gg.dtype).tiny)
         space.copy_(g_v, g_hat)
-        space.add_(g_v, g, -gh / gg.clamp(min=torch.finfo(gg.dtype).tiny))
-        # Where climbing has added nothing, rounding is left, and would be blown up to the length of a gradient.
-        added = space.norm(g_v) > 256 * torch.finfo(space.scalar_dtype).eps * space.norm(g_hat)
+        space.add_(g_v, g, -share)
+        # Where climbing has added nothing, rounding is left, and would be blown up to the length of a gradient: of the
+        # part along ``g``, whose square is <g, g_hat>^2 / |g|^2.
+        rounding = 256 * torch.finfo(space.scalar_dtype).eps
+        added = torch.addcmul(space.norm(g_v).square(), share, gh, value=-(rounding**2)) > 0
         space.scale_(g_v, added / scale)
         if group is not None:  # else their weights would drift apart in the steps between
             for flat in memory.scratch(f"next {NAME}", covering="trainable").flat.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import json
 import multiprocessing
 import os
 import traceback
@@ -38,27 +39,32 @@ def together(name: str, scenarios: Mapping[str, Scenario], factory: pytest.TempP
     with open(root / "processes.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
-            _start(scenarios, folder)
-            (folder / "done").touch()
+            (folder / "done").write_text(json.dumps(_start(scenarios, folder)))
     files = [folder / f"rank{rank}.pt" for rank in range(WORLD)]
-    return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files])
+    codes = json.loads((folder / "done").read_text())
+    return Outcomes([torch.load(file, weights_only=False) if file.exists() else {} for file in files], codes)
 
 
-def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 300.0) -> None:
+def _start(scenarios: Mapping[str, Scenario], folder: Path, timeout: float = 300.0) -> list[int | None]:
+    """How the processes ended: their exit codes, minus the number of the signal that ended one."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(rank, dict(scenarios), folder)) for rank in range(WORLD)]
     run_together(workers, timeout)
+    return [worker.exitcode for worker in workers]
 
 
 class Outcomes:
     """What the scenarios returned."""
 
-    def __init__(self, by_rank: list[dict[str, Any]]) -> None:
-        self.by_rank = by_rank
+    def __init__(self, by_rank: list[dict[str, Any]], exit_codes: list[int | None]) -> None:
+        self.by_rank, self.exit_codes = by_rank, exit_codes
 
     def __getitem__(self, name: str) -> list[Any]:
         """The return values of one scenario, by rank; fails the test if there are none."""
-        outcomes = [results.get(name, (False, "the process did not get there")) for results in self.by_rank]
+        outcomes = [
+            results.get(name, (False, f"the process did not get there; it ended with {code}"))
+            for results, code in zip(self.by_rank, self.exit_codes, strict=True)
+        ]
         broken = [f"rank {rank}: {value}" for rank, (fine, value) in enumerate(outcomes) if not fine]
         if broken:
             pytest.fail(f"{name}\n" + "\n".join(broken), pytrace=False)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from lesam.lab.attacks.corruptions import CORRUPTIONS, SEVERITIES
-from lesam.lab.attacks.run import OUTCOMES, Outcome, Subject, check_sizes, weights_key
+from lesam.lab.attacks.run import Outcome, Subject, check_sizes, kept, weights_key
 from lesam.lab.config.suggest import unknown
 from lesam.lab.console import Watch
 from lesam.lab.data.seeds import generator
 from lesam.lab.device import measuring_device
 from lesam.lab.models.modes import evaluating
 from lesam.lab.runs import environment
-from lesam.lab.runs.answers import Question, answer, find
+from lesam.lab.runs.answers import Question
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.statistics import Spread
 
@@ -78,25 +78,24 @@ def corrupt_run(
             raise unknown("corruption", name, CORRUPTIONS)
     check_sizes(batch_size, samples)
     settings: dict[str, Any] = {
-        "corruptions": {name: CORRUPTIONS[name].strengths for name in names},
+        "corruptions": {name: CORRUPTIONS[name].amounts for name in names},
         "split": split,
         "samples": samples,
         "batch_size": batch_size,
         "seed": seed,
         "checkpoint": weights_key(run, epoch),
     }
-    question = Question(run=run, room="corruptions", key=settings)
-    found = find(question, OUTCOMES)
-    outcome = found or answer(
-        question, OUTCOMES, lambda: _measure(run, settings, measuring_device(device, float64=False), progress)
+    outcome, file, reused = kept(
+        Question(run=run, room="corruptions", key=settings),
+        lambda: _measure(run, settings, measuring_device(device, float64=False), progress),
     )
     return CorruptedRun(
-        file=question.path,
+        file=file,
         epoch=outcome.settings["checkpoint"]["epoch"],
         images=outcome.result["samples"],
         clean=outcome.result["clean"],
         corrupted=outcome.result["corrupted"],
-        reused=found is not None,
+        reused=reused,
     )
 
 

@@ -24,10 +24,10 @@ REACH = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A way to spoil pixels, and its strength at each severity."""
+    """A way to spoil pixels, and how much of it each severity is."""
 
     spoil: Callable[[Tensor, float, torch.Generator], Tensor]
-    strengths: tuple[float, float, float, float, float]
+    amounts: tuple[float, float, float, float, float]
 
     def __call__(self, images: Tensor, severity: int, generator: torch.Generator) -> Tensor:
         """Spoil a batch.
@@ -45,7 +45,7 @@ class Corruption:
         """
         if severity not in SEVERITIES:
             raise ValueError(f"severity must be 1 to 5, got {severity}")
-        return self.spoil(images, self.strengths[severity - 1], generator).clamp(0, 1)
+        return self.spoil(images, self.amounts[severity - 1], generator).clamp(0, 1)
 
 
 def _gaussian_noise(images: Tensor, deviation: float, generator: torch.Generator) -> Tensor:
@@ -101,4 +101,4 @@ CORRUPTIONS: dict[str, Corruption] = {
     "brightness": Corruption(_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
     "pixelate": Corruption(_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
 }
-"""By name; strengths are those of CIFAR-C, for images of 32 pixels."""
+"""By name; amounts are those of CIFAR-C, for images of 32 pixels."""

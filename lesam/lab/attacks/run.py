@@ -7,7 +7,7 @@ hash of the settings and of the attacked weights, so the same question finds its
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,21 +103,19 @@ def attack_run(
         "seed": seed,
         "checkpoint": weights_key(run, epoch),
     }
-    question = Question(run=run, room="attacks", key=settings)
-    found = find(question, OUTCOMES)
-    outcome = found or answer(
-        question, OUTCOMES, lambda: _measure(run, attack, settings, measuring_device(device, float64=False), progress)
+    outcome, file, reused = kept(
+        Question(run=run, room="attacks", key=settings),
+        lambda: _measure(run, attack, settings, measuring_device(device, float64=False), progress),
     )
-    result = outcome.result
     return AttackedRun(
         run=run.path,
-        file=question.path,
+        file=file,
         epoch=outcome.settings["checkpoint"]["epoch"],
         step=outcome.settings["checkpoint"]["step"],
         split=split,
         final_norm=final_norm,
-        robustness=Robustness(attack=attack, seed=seed, **result),
-        reused=found is not None,
+        robustness=Robustness(attack=attack, seed=seed, **outcome.result),
+        reused=reused,
     )
 
 
@@ -203,7 +201,11 @@ class Outcome:
         return cls(**{name: record[name] for name in ("settings", "result", "seconds", "environment")})
 
 
-OUTCOMES = Recorded(to_record=Outcome.to_record, from_record=Outcome.from_record)
+def kept(question: Question, ask: Callable[[], Outcome]) -> tuple[Outcome, Path, bool]:
+    """The outcome, its file, and whether the file had it already."""
+    form = Recorded(to_record=Outcome.to_record, from_record=Outcome.from_record)
+    found = find(question, form)
+    return found or answer(question, form, ask), question.path, found is not None
 
 
 def _measure(

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, trained_runs
+from lesam.lab.commands.options import RunPaths, of_run, trained_runs
 
 if TYPE_CHECKING:
     from lesam.lab.attacks.pgd import Attack
-    from lesam.lab.console import Watch
     from lesam.lab.runs.folder import RunFolder
-    from lesam.lab.runs.repetitions import Group
 
 
 def attack(
@@ -111,7 +109,7 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
         outcomes = []
         for run in cell.runs:
             with console.measurements() as watch:
-                outcome = attack_run(run, attack, **options, progress=_named(watch, cell, run))
+                outcome = attack_run(run, attack, **options, progress=of_run(watch, cell, run))
             if outcome.reused:
                 print(f"{outcome.file} has the answer already", flush=True)
             outcomes.append(outcome.robustness)
@@ -133,7 +131,3 @@ def _show(runs: Sequence[RunFolder], attack: Attack, options: dict[str, Any]) ->
             notes.append(f"{MARK} {cell.config.recipe} with {cell.label}: {not_given(ours)}")
     print(f"\n{describe(attack, options)}\n")
     console.show([head, *rows], notes=" ".join(notes))
-
-
-def _named(watch: Watch, cell: Group, run: RunFolder) -> Watch:
-    return lambda name: watch(f"{cell.title}, seed {run.config().seed}, {name}")

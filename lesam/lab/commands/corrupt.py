@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from lesam.lab.commands.options import RunPaths, trained_runs
+from lesam.lab.commands.options import RunPaths, of_run, trained_runs
 
 if TYPE_CHECKING:
     from lesam.lab.attacks.corrupted import CorruptedRun
@@ -36,7 +36,6 @@ def corrupt(
     for cell in group(trained_runs(runs, epoch)):
         outcomes = []
         for run in cell.runs:
-            named = f"{cell.title}, seed {run.config().seed}"
             with console.measurements() as watch:
                 outcomes.append(
                     corrupt_run(
@@ -47,7 +46,7 @@ def corrupt(
                         batch_size=batch_size,
                         seed=seed,
                         device=device,
-                        progress=lambda name, named=named: watch(f"{named}, {name}"),  # type: ignore[misc]
+                        progress=of_run(watch, cell, run),
                     )
                 )
             if outcomes[-1].reused:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from lesam.lab.console import Watch
     from lesam.lab.runs.folder import RunFolder
+    from lesam.lab.runs.repetitions import Group
 
 Overrides = Annotated[
     list[str],
@@ -96,3 +98,8 @@ def found_runs(paths: Sequence[Path]) -> list[RunFolder]:
     for complaint in complaints:
         print(f"left out: {complaint}", file=sys.stderr)
     return good
+
+
+def of_run(watch: Watch, cell: Group, run: RunFolder) -> Watch:
+    """Progress that says whose it is: the group and the seed."""
+    return lambda name: watch(f"{cell.title}, seed {run.config().seed}, {name}")

@@ -158,6 +158,15 @@ def budget_name(config: OptimizerConfig) -> str | None:
     return "sigma" if "sigma" in names else "rho" if "rho" in names else None
 
 
+def has_budget(method: str) -> bool:
+    """Whether a method climbs by a loss budget, which recipes anneal at the end of training.
+
+    >>> has_budget("lesam"), has_budget("sam"), has_budget("sgd")
+    (True, False, False)
+    """
+    return budget_name(optimizer_config(method)) == "sigma"
+
+
 def _remade(method: str, values: dict[str, Any]) -> OptimizerConfig:
     return optimizer_config(method, **values)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, OptimizerConfig, optimizer_config
+from lesam.lab.config.optimizer import ADAPTIVE, OptimizerConfig, has_budget, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes.recipe import BUDGETED, Settings
+from lesam.lab.recipes.recipe import Settings
 
 SIDE = 16
 EPOCHS = 25
@@ -52,7 +52,7 @@ def budget_times(method: str, warmup: float = 0.2) -> dict[str, Any]:
     At the start gradients are small, so a budget buys a radius from which no run came back: it is raised over the first
     fifth, and annealed over the last.
     """
-    budgeted = method in BUDGETED
+    budgeted = has_budget(method)
     return {"budget_warmup": warmup if budgeted else 0, "budget_anneal_start": 0.8 if budgeted else None}
 
 

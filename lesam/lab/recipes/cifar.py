@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, OptimizerConfig, optimizer_config
+from lesam.lab.config.optimizer import ADAPTIVE, OptimizerConfig, has_budget, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes._small import small_run
 from lesam.lab.recipes._smoke import smoke_run
-from lesam.lab.recipes.recipe import BUDGETED, CHECKPOINT_MINUTES, Figure, Recipe, Settings
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe, Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def cifar(data: str, backbone: str, method: str, scale: str, seed: int) -> RunCo
         optimizer=_optimizer(row, method, data, backbone),
         schedule=ScheduleConfig(
             epochs=row.epochs,
-            budget_anneal_start=row.anneal_start if method in BUDGETED else None,
+            budget_anneal_start=row.anneal_start if has_budget(method) else None,
         ),
         # Half-way and at the end for flatness; experiments that read more epochs ask for them.
         record=RecordConfig(keep_epochs=(0.5, 1.0), checkpoint_minutes=CHECKPOINT_MINUTES),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
+from lesam.lab.config.optimizer import ADAPTIVE, has_budget, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
-from lesam.lab.recipes.recipe import BUDGETED, Recipe
+from lesam.lab.recipes.recipe import Recipe
 
 EPOCHS = 50
 
@@ -45,7 +45,7 @@ def digits(method: str, scale: str, seed: int) -> RunConfig:
         schedule=ScheduleConfig(
             epochs=epochs,
             # Annealed over the last fifth.
-            budget_anneal_start=0.8 if method in BUDGETED else None,
+            budget_anneal_start=0.8 if has_budget(method) else None,
         ),
         record=RecordConfig(evaluate_every=1 if scale == "smoke" else 3, checkpoint_every=10, keep=1),
     )

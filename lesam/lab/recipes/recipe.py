@@ -53,8 +53,6 @@ class Recipe:
         return tuple(scale for scale in SCALES if scale not in self.without)
 
 
-BUDGETED = ("lesam", "lesamplus", "onepasslesam")
-"""Methods with a loss budget, which is annealed at the end of training."""
 CHECKPOINT_MINUTES = 10.0
 """Between two checkpoints at the paper's scale, whose epochs last from seconds to hours: what a crash costs at most."""
 

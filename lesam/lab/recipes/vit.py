@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from lesam.lab.config.optimizer import ADAPTIVE, optimizer_config
+from lesam.lab.config.optimizer import ADAPTIVE, has_budget, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.recipes._smoke import smoke_run
-from lesam.lab.recipes.recipe import BUDGETED, CHECKPOINT_MINUTES, Figure, Recipe, Settings
+from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe, Settings
 
 STEPS = 8000
 WARMUP = 500
@@ -44,7 +44,7 @@ def vit(data: str, method: str, scale: str, seed: int) -> RunConfig:
             lr_per="step",
             lr_warmup=WARMUP,
             budget_per="step",
-            budget_anneal_start=0.8 if method in BUDGETED else None,
+            budget_anneal_start=0.8 if has_budget(method) else None,
         ),
         record=RecordConfig(checkpoint_minutes=CHECKPOINT_MINUTES),
     )

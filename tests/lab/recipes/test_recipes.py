@@ -12,11 +12,10 @@ import pytest
 from safetensors.torch import load_file
 
 from lesam.lab import models, recipes
-from lesam.lab.config.optimizer import PLAIN, methods
+from lesam.lab.config.optimizer import PLAIN, has_budget, methods
 from lesam.lab.config.text import override
 from lesam.lab.data import load
 from lesam.lab.recipes.published import published
-from lesam.lab.recipes.recipe import BUDGETED
 from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
 
@@ -179,5 +178,5 @@ def test_the_convolutional_setting(data: str) -> None:
     for method in methods():
         other = recipes.build(f"{data}-resnet18", method=method, scale="small", seed=7)
         assert (other.data, other.model) == (config.data, config.model)
-        if method not in BUDGETED:
+        if not has_budget(method):
             assert (other.schedule.budget_warmup, other.schedule.budget_anneal_start) == (0, None)

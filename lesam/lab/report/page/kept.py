@@ -168,7 +168,7 @@ def _corruptions(member: Member, notes: list[str]) -> list[Answer]:
     def read(record: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         found = record["result"]["corrupted"]
         means = {name: number(Spread.of([float(value) for value in values]).mean) for name, values in found.items()}
-        # Which corruptions there are at which strengths, as one text: settings are compared.
+        # Which corruptions there are in which amounts, as one text: settings are compared.
         asked = {**record["settings"], "corruptions": json.dumps(record["settings"]["corruptions"])}
         return asked, {"clean": number(record["result"]["clean"]), **means}
 

@@ -1,0 +1,133 @@
+"""LE-SAM and its relatives: the rise in loss is fixed, and the radius follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: F401 -- for the examples
+
+from ._bases import Base
+from ._combiners import excess
+from ._one_pass import Stale
+from ._radii import EstimatedBudget, LossBudget
+from ._sharpness_aware import SharpnessAware
+from .schedules import Scalar
+
+
+class LESAM(SharpnessAware):
+    r"""Loss-Equated SAM: fix the rise in loss, not the radius.
+
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert g\rVert + \varrho},\ \rho_{max}\right),
+              \qquad \epsilon = \rho_t\, \frac{g}{\lVert g\rVert}
+
+    To first order the loss then rises by ``sigma`` at every step, whatever the gradient's length, and what the second
+    gradient adds is curvature. The radius depends on the scale of the loss: gradients must be those of the mean loss,
+    unscaled and unclipped.
+
+    Args:
+        base: The optimizer to wrap.
+        sigma: The loss budget. The paper anneals it to zero at the end: ``lesam.schedules.cosine_tail``.
+        rho_max: Cap on the radius, or None.
+        varrho: Keeps the division finite.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> w = torch.tensor([2.0], requires_grad=True)
+        >>> opt = LESAM(torch.optim.SGD([w], lr=0.1), sigma=0.3, rho_max=None)
+        >>> def closure():
+        ...     opt.zero_grad()
+        ...     loss = (w * w).sum() / 2
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = opt.step(closure)
+        >>> opt.last.rho.item(), (opt.last.rho * opt.last.slope).item()  # sigma / |g|, and sigma itself
+        (0.15000000596046448, 0.30000001192092896)
+
+    References:
+        Wang, Liu, Xie, Gao: *Fix the Loss, Not the Radius: Rethinking the Adversarial Perturbation of Sharpness-Aware
+        Minimization*, ICML 2026.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        sigma: Scalar = 0.35,
+        rho_max: Scalar | None = 0.4,
+        varrho: float = 1e-12,
+        **options: Any,
+    ) -> None:
+        super().__init__(base, radius=LossBudget(sigma, rho_max, varrho), **options)
+
+
+class LESAMPlus(SharpnessAware):
+    r"""LE-SAM+: LE-SAM that weighs the rise in loss once more.
+
+    The rise :math:`L(w + \epsilon) - L(w)`, a proxy of curvature, has the weight :math:`\alpha`. Descends with
+    :math:`(1 + \alpha)\hat g - \alpha g` (``form="paper"``) or :math:`\hat g - \alpha g` (``form="reference"``, the
+    authors' code).
+
+    Args:
+        base: The optimizer to wrap.
+        sigma: The loss budget.
+        alpha: Weight of the curvature proxy; 0 is LE-SAM.
+        rho_max: Cap on the radius, or None.
+        varrho: Keeps the division finite.
+        form: Which gradient.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = LESAMPlus(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), alpha=0.5)
+
+    References:
+        Section 6.1 of the paper of :class:`LESAM`.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        sigma: Scalar = 0.15,
+        alpha: Scalar = 0.5,
+        rho_max: Scalar | None = 0.4,
+        varrho: float = 1e-12,
+        form: str = "paper",
+        **options: Any,
+    ) -> None:
+        super().__init__(base, radius=LossBudget(sigma, rho_max, varrho), combine=excess(alpha, form), **options)
+
+
+class OnePassLESAM(SharpnessAware):
+    r"""One-pass LE-SAM: the loss budget along an average of the last perturbed gradients, at the price of the base.
+
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert d_{t-1}\rVert + \varrho},\ \rho_{max}\right), \qquad
+              \epsilon = \rho_t\, \frac{d_{t-1}}{\lVert d_{t-1}\rVert}, \qquad
+              d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t
+
+    The gradient at :math:`w` is never computed: the average stands for it, its length for the slope. The first step
+    perturbs nothing. As in LE-SAM, gradients must be those of the mean loss, unscaled and unclipped.
+
+    Args:
+        base: The optimizer to wrap.
+        sigma: The loss budget.
+        theta: Weight of the newest gradient in the average; 1 climbs along the last step's gradient alone.
+        rho_max: Cap on the radius, or None.
+        varrho: Keeps the division finite.
+        **options: Those of :class:`SharpnessAware`.
+
+    Example:
+        >>> opt = OnePassLESAM(torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1), sigma=0.2)
+        >>> opt.passes
+        1
+    """
+
+    title = "One-pass LE-SAM"
+
+    def __init__(
+        self,
+        base: Base,
+        sigma: Scalar = 0.2,
+        theta: Scalar = 0.5,
+        rho_max: Scalar | None = 0.4,
+        varrho: float = 1e-12,
+        **options: Any,
+    ) -> None:
+        super().__init__(base, direction=Stale(theta), radius=EstimatedBudget(sigma, rho_max, varrho), **options)
