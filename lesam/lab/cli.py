@@ -100,13 +100,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lesam: {sentence(error)}", file=sys.stderr)
         return 2
     except (RuntimeError, MemoryError) as error:
-        from lesam.lab.sweeps.pool import RunsFailedError
+        from lesam.lab.execution.jobs import RunsFailedError
         from lesam.lab.training.divergence import RunDivergedError
         from lesam.lab.training.failures import sentence
         from lesam.lab.training.interrupt import RunInterruptedError
 
         if isinstance(error, RunInterruptedError):
-            print(f"lesam: {error}; the same command resumes from there", file=sys.stderr)
+            from lesam.lab.training.requeue import requeue_if_told
+
+            print(f"lesam: {error}; the same command resumes from there", file=sys.stderr, flush=True)
+            if (words := requeue_if_told(error.signal)) is not None:
+                print(f"lesam: {words}", file=sys.stderr, flush=True)
             return 130
         if isinstance(error, RunDivergedError):
             print(f"lesam: {error}", file=sys.stderr)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from lesam.lab.commands.options import Seeds, distinct
+from lesam.lab.execution.where import HERE, Where, executor
 
 if TYPE_CHECKING:
-    from lesam.lab.sweeps.pool import Job
+    from lesam.lab.execution.jobs import Job
 
 
 def compare(
     *,
     seeds: Seeds = [10, 11, 12],  # noqa: B006 -- cyclopts reads the default, nobody changes it
-    jobs: Annotated[int | None, Parameter(help="Processes; by default one for each core.")] = None,
+    where: Where = HERE,
     scale: Annotated[str, Parameter(help="small, or smoke for a look at the machinery.")] = "small",
     output: Annotated[
         Path, Parameter(name=["--output", "-o"], help="Folder for runs, table, picture and page.")
@@ -30,6 +31,8 @@ def compare(
     fresh seeds. Ends with a table, a picture and a page for the browser, all in the output folder.
     """
     from lesam.lab import console
+    from lesam.lab.execution.display import Display
+    from lesam.lab.execution.jobs import raise_if_failed
     from lesam.lab.files import write_atomically
     from lesam.lab.report import plots
     from lesam.lab.report.page.content import content
@@ -37,16 +40,15 @@ def compare(
     from lesam.lab.runs.folder import RunFolder
     from lesam.lab.runs.repetitions import group
     from lesam.lab.sweeps import compare as comparing
-    from lesam.lab.sweeps.display import Display
-    from lesam.lab.sweeps.pool import raise_if_failed
 
     began, seeds = time.monotonic(), distinct(seeds)
     methods = tuple(comparing.SETTINGS)
+    trainer = executor(where, output / "runs", jobs=os.cpu_count() or 1)
     with Display(comparing.run_count(methods, seeds), name=_setting) as display:
         results = comparing.compare(
+            trainer,
             runs=output / "runs",
             seeds=seeds,
-            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
             scale=scale,
             methods=methods,
             progress=display,

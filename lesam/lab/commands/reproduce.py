@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from lesam.lab.commands.options import Overrides, Scale, distinct
+from lesam.lab.execution.where import HERE, Where, executor
 
 if TYPE_CHECKING:
     from lesam.lab.paper.experiment import Request
@@ -39,7 +42,7 @@ def reproduce(
     runs: Annotated[
         Path | None, Parameter(help="Folder of run folders, shared by all experiments; by default OUTPUT/runs.")
     ] = None,
-    jobs: Annotated[int, Parameter(help="Runs to train at a time, each in a process of its own.")] = 1,
+    where: Where = HERE,
     keep_for: Annotated[
         list[str],
         Parameter(
@@ -62,10 +65,10 @@ def reproduce(
     from lesam.lab import recipes as all_recipes
     from lesam.lab.config.optimizer import methods as all_methods
     from lesam.lab.config.suggest import unknown
+    from lesam.lab.execution.jobs import RunsFailedError
     from lesam.lab.paper import results, scales
     from lesam.lab.paper.experiment import Request
     from lesam.lab.paper.tuned import TUNED
-    from lesam.lab.sweeps.pool import RunsFailedError
     from lesam.lab.training.divergence import RunDivergedError
 
     for given, known, kind in (
@@ -106,11 +109,15 @@ def reproduce(
             for line in planning.lines(experiment, asked, output, paper.plan(experiment, asked)):
                 print(line, flush=True)
         return
+    # Each of several processes has its share of the cores; one run at a time is trained by this process itself.
+    several = 0 if where.jobs == 1 else where.jobs or 0
+    alone = replace(where, jobs=None) if where.jobs == 1 else where
+    trainer = executor(alone, request.runs, jobs=several, threads=max(1, (os.cpu_count() or 1) // max(1, several)))
     failures, lost = [], []
     for name in names:
         folder: Path | None = results.place(paper.find(name), request, output)
         try:
-            folder = paper.reproduce(name, request, output, jobs=jobs)
+            folder = paper.reproduce(name, request, output, trainer)
         except RunsFailedError as error:
             failures.append(str(error))
             continue

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lesam.lab.commands.options import Method, Overrides, Runs, Scale, Seeds, distinct
+from lesam.lab.execution.where import HERE, Where, executor
 
 
 def sweep(
@@ -29,8 +30,7 @@ def sweep(
     storage: Annotated[
         str | None, Parameter(help="Optuna storage URL; by default an SQLite file beside the runs.")
     ] = None,
-    jobs: Annotated[int, Parameter(help="Processes that train at a time.")] = 1,
-    threads: Annotated[int, Parameter(help="Threads of each process.")] = 1,
+    where: Where = HERE,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train RECIPE over a grid, or search for the best validation accuracy; resumable, failures do not stop the rest.
@@ -43,10 +43,10 @@ def sweep(
     from lesam.lab import recipes
     from lesam.lab.config.run import RunConfig
     from lesam.lab.config.text import override
+    from lesam.lab.execution.display import Display
+    from lesam.lab.execution.jobs import raise_if_failed
     from lesam.lab.sweeps import grid as gridding
     from lesam.lab.sweeps import search as searching
-    from lesam.lab.sweeps.display import Display
-    from lesam.lab.sweeps.pool import raise_if_failed
 
     def build(setting: Sequence[str], seed: int) -> RunConfig:
         config = recipes.build(recipe, method=method, scale=scale, seed=seed)
@@ -57,8 +57,9 @@ def sweep(
     seeds = distinct(seeds)
     if grid:
         settings = gridding.parse_grid(grid)
+        trainer = executor(where, runs, jobs=1)
         with Display(len(settings) * len(seeds)) as display:
-            outcomes = gridding.grid(build, settings, seeds, runs=runs, jobs=jobs, threads=threads, progress=display)
+            outcomes = gridding.grid(trainer, build, settings, seeds, display)
         ended = [outcome.summary for outcome in outcomes if outcome.summary is not None]
         different = {outcome.config.fingerprint: outcome.summary is not None for outcome in outcomes}
         print(f"{sum(different.values())} of {len(different)} runs finished; `lesam table {runs}` shows them")
@@ -72,8 +73,10 @@ def sweep(
     ranges = [searching.Range.parse(text) for text in search]
     if trials < 1:
         raise ValueError(f"--trials must be at least 1, got {trials}")
-    with Display(None) as display:
+    trainer = executor(where, runs, jobs=1)
+    with Display(trials * len(seeds)) as display:
         found = searching.search(
+            trainer,
             build,
             ranges,
             seeds,
@@ -81,8 +84,6 @@ def sweep(
             study_name=study,
             storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
             runs=runs,
-            jobs=jobs,
-            threads=threads,
             progress=display,
         )
     done = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]

@@ -19,6 +19,9 @@ from lesam.lab.data.splits import TensorSet
 # The label of an image that only fills a part up to equal length; torch's losses ignore it by default.
 PADDING_LABEL = -100
 
+LOADER_WORKERS = "LESAM_LOADER_WORKERS"
+"""Environment variable: processes that read image files for a run, by default one a core and at most eight."""
+
 
 class Batches:
     """A split, cut into batches for one rank, on its device.
@@ -144,8 +147,9 @@ def _reader(
         return _TensorReader(split.to(device), augment, device, seed, rank)
     if isinstance(split, FolderSet) and isinstance(augment, FolderAugment):
         if workers is None:
-            # A process of a pool, as a sweep's, may not have children of its own.
-            workers = 0 if multiprocessing.current_process().daemon else min(8, os.cpu_count() or 1)
+            workers = int(os.environ.get(LOADER_WORKERS) or min(8, os.cpu_count() or 1))
+            if multiprocessing.current_process().daemon:  # which may not have children of its own
+                workers = 0
         drawn_by = rank if drawn else None
         return _FolderReader(split, augment, device, seed, workers, drawn_by=drawn_by, persistent=persistent)
     raise ValueError(

@@ -17,13 +17,14 @@ import torch
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.suggest import unknown
+from lesam.lab.execution.in_process import InProcess
+from lesam.lab.execution.jobs import Executor, RunsFailedError
 from lesam.lab.paper import experiments, results, scales
 from lesam.lab.paper.experiment import Cell, Experiment, Planned, Request
 from lesam.lab.paper.kept import keeping, lacking, said
 from lesam.lab.paper.planning import command
 from lesam.lab.paper.running import train_all
 from lesam.lab.paper.tuned import TUNED, tuned
-from lesam.lab.sweeps.pool import RunsFailedError
 from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
 from lesam.lab.training.inputs import check_inputs
 
@@ -51,7 +52,7 @@ def plan(experiment: Experiment, request: Request) -> list[Planned]:
     return keeping(experiment.plan(request), [run for name in request.keep_for for run in find(name).plan(whole)])
 
 
-def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Path | None:
+def reproduce(name: str, request: Request, output: Path, executor: Executor | None = None) -> Path | None:
     """Run an experiment to its end and write ``output/NAME/SCALE``; a part joins the result that is there.
 
     What is missing (data, pretrained weights) is an error before anything is written.
@@ -60,7 +61,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
         name: One of :data:`NAMES`. What it leaves out at the scale is said and noted in the result.
         request: Scale, seeds and where runs are kept.
         output: Where the folder of the result is made.
-        jobs: Runs trained at a time, each in a process of its own; 1 trains in this one.
+        executor: Who trains the runs; by default this process, one after another.
 
     Returns:
         The folder of the result; None in processes other than the first of a distributed run.
@@ -69,8 +70,6 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
         RunsFailedError: Some runs failed; the result of the others is written.
         RunDivergedError: Some runs have no finite loss at their end; the result is written and marks them.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiment = find(name)
     request = request.of(experiment)
     planned = plan(experiment, request)
@@ -83,7 +82,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     for run in planned:
         check(run.config)
     check_inputs(run.config for run in planned)
-    cells, failures = _train(experiment, request, jobs)
+    cells, failures = _train(experiment, request, executor or InProcess(runs=request.runs))
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
     remarks = _lacking(name, request, plan(experiment, request), cells)
@@ -109,7 +108,7 @@ def reproduce(name: str, request: Request, output: Path, *, jobs: int = 1) -> Pa
     return folder
 
 
-def _train(experiment: Experiment, request: Request, jobs: int) -> tuple[list[Cell], list[str]]:
+def _train(experiment: Experiment, request: Request, executor: Executor) -> tuple[list[Cell], list[str]]:
     """Train what is planned; a plan may grow with what is finished, so it is made again after each of its orders."""
     cells: list[Cell] = []
     failures: list[str] = []
@@ -118,7 +117,7 @@ def _train(experiment: Experiment, request: Request, jobs: int) -> tuple[list[Ce
         first = min(run.order for run in new)
         coming = [run for run in new if run.order == first]
         asked |= {_key(run) for run in coming}
-        finished, failed = train_all(coming, request.runs, jobs=jobs, progress=request.progress)
+        finished, failed = train_all(coming, request.runs, executor)
         cells, failures = [*cells, *finished], [*failures, *failed]
     return cells, failures
 

@@ -12,16 +12,16 @@ as a demonstration, not as a ranking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.optimizer import title
+from lesam.lab.execution.jobs import Executor, Job, Progress, train_jobs
 from lesam.lab.runs.folder import RunFolder, find_runs, readable
 from lesam.lab.runs.repetitions import LOST, has_diverged
 from lesam.lab.runs.statistics import Spread
-from lesam.lab.sweeps.pool import Event, Job, train_jobs
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Choice, Entry, Setting, best, validation_accuracy
 
 SEARCH_SEED = SEARCH_SEEDS[0]
@@ -58,22 +58,22 @@ class Comparison:
 
 
 def compare(
+    executor: Executor,
     *,
     runs: Path,
     seeds: Sequence[int] = (10, 11, 12),
-    jobs: int = 2,
     scale: str = "small",
     methods: Sequence[str] = tuple(SETTINGS),
-    progress: Callable[[Event], None] = lambda event: None,
+    progress: Progress = lambda event: None,
 ) -> list[Comparison]:
     """Search, then repeat the winners with fresh seeds. Finished runs are not repeated, and all of them count."""
     if SEARCH_SEED in seeds:
         raise ValueError(f"seed {SEARCH_SEED} chooses the settings; compare with others, as in --seeds 10 11 12")
     entries = [_entry(method) for method in methods]
-    searched = _trained([job for entry in entries for job in search_jobs(entry, scale)], runs, jobs, progress)
+    searched = _trained(executor, [job for entry in entries for job in search_jobs(entry, scale)], progress)
     choices = {entry.method: _best(entry, scale, searched) for entry in entries}
     repeats = [_job(entry, choices[entry.method].setting, seed, scale) for seed in seeds for entry in entries]
-    _trained(repeats, runs, jobs, progress)
+    _trained(executor, repeats, progress)
     return [_comparison(entry, choices[entry.method], scale, runs) for entry in entries]
 
 
@@ -100,11 +100,9 @@ def _best(entry: Entry, scale: str, searched: Mapping[str, Mapping[str, Any]]) -
     return best({setting: [validation_accuracy(searched[of.fingerprint])] for setting, of in trials.items()})
 
 
-def _trained(
-    waiting: list[Job], runs: Path, jobs: int, progress: Callable[[Event], None]
-) -> dict[str, Mapping[str, Any]]:
+def _trained(executor: Executor, waiting: list[Job], progress: Progress) -> dict[str, Mapping[str, Any]]:
     """Summaries of finished runs by fingerprint."""
-    summaries = train_jobs(waiting, runs=runs, jobs=jobs, progress=progress)
+    summaries = train_jobs(executor, waiting, progress)
     return {job.config.fingerprint: summaries[job.key] for job in waiting}
 
 

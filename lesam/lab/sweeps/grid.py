@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.run import RunConfig
-from lesam.lab.sweeps.pool import Event, Job, Pool
+from lesam.lab.execution.jobs import Event, Executor, Job, Progress
 
 Build = Callable[[Sequence[str], int], RunConfig]
 """Makes the configuration of a run from overrides and a seed."""
@@ -43,14 +42,11 @@ def parse_grid(axes: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def grid(
+    executor: Executor,
     build: Build,
     settings: Sequence[tuple[str, ...]],
     seeds: Sequence[int],
-    *,
-    runs: Path,
-    jobs: int,
-    threads: int = 1,
-    progress: Callable[[Event], None] = lambda event: None,
+    progress: Progress = lambda event: None,
 ) -> list[Outcome]:
     """Train every setting with every seed; finished runs are not repeated, failures do not stop the rest."""
     pairs = list(itertools.product(settings, seeds))
@@ -59,7 +55,7 @@ def grid(
         check(config)
     outcomes: dict[Any, Outcome] = {}
 
-    def record(event: Event) -> None:
+    def record(event: Event) -> object:
         if event.kind in ("done", "failed"):
             setting, seed = event.job.key
             outcomes[event.job.key] = Outcome(
@@ -69,9 +65,7 @@ def grid(
                 summary=event.summary,
                 error=event.error,
             )
-        progress(event)
+        return progress(event)
 
-    Pool(runs=runs, jobs=jobs, threads=threads).run(
-        [Job(key=pair, config=config) for pair, config in configs.items()], record
-    )
+    executor.run([Job(key=pair, config=config) for pair, config in configs.items()], record)
     return [outcomes[pair] for pair in pairs]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.run import RunConfig, digest
+from lesam.lab.execution.jobs import Event, Executor, Job, Progress
 from lesam.lab.runs.repetitions import settings
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.grid import Build
-from lesam.lab.sweeps.pool import Event, Job, Pool
 from lesam.lab.sweeps.tuning import validation_accuracy
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Range:
 
 
 def search(
+    executor: Executor,
     build: Build,
     ranges: Sequence[Range],
     seeds: Sequence[int],
@@ -81,10 +82,8 @@ def search(
     study_name: str | None = None,
     storage: str,
     runs: Path,
-    jobs: int,
-    threads: int = 1,
     sampler_seed: int = 0,
-    progress: Callable[[Event], None] = lambda event: None,
+    progress: Progress = lambda event: None,
 ) -> optuna.Study:
     """Search for the setting with the best mean validation accuracy over the seeds, ``trials`` settings in all.
 
@@ -98,7 +97,6 @@ def search(
     example = build([item.example for item in ranges], seeds[0])
     _check_validation(example)
     check(example)
-    pool = Pool(runs=runs, jobs=jobs, threads=threads)
     asked = question(example, ranges, seeds)
     if storage.startswith("sqlite:"):
         runs.mkdir(parents=True, exist_ok=True)  # the study may lie beside the runs
@@ -136,7 +134,7 @@ def search(
             for seed in seeds:
                 yield Job(key=(trial.number, seed), config=build(setting, seed))
 
-    def record(event: Event) -> None:
+    def record(event: Event) -> object:
         number = event.job.key[0]
         if event.kind == "done" and event.summary is not None:
             scores[number].append(validation_accuracy(event.summary))
@@ -149,9 +147,9 @@ def search(
             trial = open_trials.pop(number)
             trial.set_user_attr("error", event.error)
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        progress(event)
+        return progress(event)
 
-    pool.run(proposals(), record)
+    executor.run(proposals(), record)
     return study
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Literal
 
 import torch
@@ -17,15 +18,14 @@ from lesam.lab.device import require
 def make_fabric(system: SystemConfig) -> Fabric:
     """A launched Fabric for the configuration.
 
-    Under ``torchrun`` the number of processes is what torchrun says; under SLURM, and when this process has to
-    start the others itself, it is ``devices`` times ``nodes``.
+    Under ``torchrun`` and ``srun`` the number of processes is what they say; when this process has to start the others
+    itself, it is ``devices`` times ``nodes``.
     """
     require(system.accelerator)
     devices: int | Literal["auto"] = "auto" if system.devices == "auto" else _count(system.devices)
     nodes = system.nodes
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    if (started := _started_by_others()) is not None:
+        nodes, devices = started
     many = nodes > 1 or devices not in (1, "auto")
     strategy: Any = "ddp" if system.strategy == "ddp" or (many and system.strategy == "auto") else "auto"
     if system.strategy == "fsdp":
@@ -33,14 +33,17 @@ def make_fabric(system: SystemConfig) -> Fabric:
         strategy = ModelParallelStrategy(shard, data_parallel_size=world, tensor_parallel_size=1)
     if system.precision == "16-mixed" and not _accelerated(system.accelerator):  # Fabric would take bfloat16
         raise ValueError("system.precision=16-mixed needs a GPU; on a CPU choose bf16-mixed or 32-true")
-    fabric = Fabric(
-        accelerator=system.accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy=strategy,
-        precision=system.precision,
-    )
-    fabric.launch()
+    with warnings.catch_warnings():
+        # On a login node, or where runs are sent by other means, srun is there and not meant.
+        warnings.filterwarnings("ignore", "The `srun` command is available")
+        fabric = Fabric(
+            accelerator=system.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=strategy,
+            precision=system.precision,
+        )
+        fabric.launch()
     if system.deterministic:
         torch.use_deterministic_algorithms(True)
     return fabric
@@ -52,11 +55,27 @@ def processes(system: SystemConfig) -> int:
     >>> processes(SystemConfig(devices="2", nodes=2))
     4
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
+    if (started := _started_by_others()) is not None:
+        return started[0] * started[1]
     if system.devices != "auto":
         return _count(system.devices) * system.nodes
     return max(1, torch.cuda.device_count() if system.accelerator in ("auto", "cuda") else 1) * system.nodes
+
+
+def _started_by_others() -> tuple[int, int] | None:
+    """Nodes, and processes on each, where torchrun or srun has started several; None where this is the only one."""
+    found = os.environ.get
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        return int(os.environ["WORLD_SIZE"]) // here, here
+    tasks, nodes = int(found("SLURM_STEP_NUM_TASKS", "1")), int(found("SLURM_STEP_NUM_NODES", "1"))
+    if tasks == 1:
+        return None
+    if tasks % nodes:
+        raise ValueError(
+            f"srun has started {tasks} tasks on {nodes} nodes; a run needs as many on each: --ntasks-per-node"
+        )
+    return nodes, tasks // nodes
 
 
 def shard(model: nn.Module, mesh: Any) -> nn.Module:

@@ -235,12 +235,13 @@ class Run:
         session, every = self.session, self.record.checkpoint_steps
         alone = self.fabric.world_size == 1
         if alone or session.batch % self.record.steps_every == 0:  # workers agree now and then, not every step
-            wanted = self.interrupt.requested
-            if not alone:
-                wanted = bool(self.fabric.all_reduce(torch.tensor(float(wanted)), reduce_op="sum"))
-            if wanted:
+            signal = self.interrupt.signal
+            if not alone:  # it may have reached one of them only
+                signal = int(cast(torch.Tensor, self.fabric.all_reduce(torch.tensor(float(signal)), reduce_op="max")))
+            if signal:
                 self._checkpoint(extra_seconds=time.monotonic() - began)
-                raise RunInterruptedError(f"stopped at step {session.step} with a checkpoint in {self.folder.path}")
+                message = f"stopped at step {session.step} with a checkpoint in {self.folder.path}"
+                raise RunInterruptedError(message, signal)
             if not last and self.record.checkpoint_minutes is not None and self._time_passed():
                 self._checkpoint(extra_seconds=time.monotonic() - began)
         if every is not None and session.step % every == 0 and not last:

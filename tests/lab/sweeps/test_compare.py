@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lesam.lab.cli import main
+from lesam.lab.execution.local import Pool
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps import compare
@@ -18,7 +19,9 @@ def test_every_method_gets_the_same_number_of_settings() -> None:
 
 
 def test_settings_are_chosen_on_validation_and_repeated_with_fresh_seeds(tmp_path: Path) -> None:
-    results = compare.compare(runs=tmp_path, seeds=(0, 1), jobs=2, scale="smoke", methods=("sgd", "lesam"))
+    results = compare.compare(
+        Pool(runs=tmp_path, jobs=2), runs=tmp_path, seeds=(0, 1), scale="smoke", methods=("sgd", "lesam")
+    )
     assert [result.method for result in results] == ["sgd", "lesam"]
     searched = [run for run in find_runs([tmp_path]) if run.config().seed == compare.SEARCH_SEED]
     for result in results:
@@ -44,8 +47,8 @@ def test_the_command_ends_with_a_table_a_picture_and_a_page(tmp_path: Path, caps
 
 
 def test_further_seeds_join_the_earlier_ones(tmp_path: Path) -> None:
-    (first,) = compare.compare(runs=tmp_path, seeds=(0,), jobs=1, scale="smoke", methods=("sgd",))
-    (both,) = compare.compare(runs=tmp_path, seeds=(1,), jobs=1, scale="smoke", methods=("sgd",))
+    (first,) = compare.compare(Pool(runs=tmp_path, jobs=1), runs=tmp_path, seeds=(0,), scale="smoke", methods=("sgd",))
+    (both,) = compare.compare(Pool(runs=tmp_path, jobs=1), runs=tmp_path, seeds=(1,), scale="smoke", methods=("sgd",))
     assert (first.test.n, both.test.n) == (1, 2)
     assert set(first.runs) < set(both.runs)
 

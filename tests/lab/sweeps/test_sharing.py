@@ -14,9 +14,10 @@ from lesam.lab import recipes
 from lesam.lab.cli import main
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
+from lesam.lab.execution import jobs
+from lesam.lab.execution.jobs import Event, Job
+from lesam.lab.execution.local import Pool
 from lesam.lab.runs.folder import RunFolder, find_runs
-from lesam.lab.sweeps import pool
-from lesam.lab.sweeps.pool import Event, Job, Pool
 from lesam.lab.training import loop
 
 
@@ -56,7 +57,7 @@ def config(*changes: str) -> RunConfig:
 def test_a_run_that_is_locked_is_put_off_until_its_owner_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "PAUSE", 0.2)
+    monkeypatch.setattr(jobs, "PAUSE", 0.2)
     locked, free = config("optimizer.sigma=0.2"), config("optimizer.sigma=0.3")
     lock = RunFolder.of(locked, tmp_path).lock()
     lock.__enter__()

@@ -13,9 +13,10 @@ import pytest
 from lesam.lab import recipes
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
+from lesam.lab.execution.jobs import Event
+from lesam.lab.execution.local import Pool
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.sweeps import grid, search
-from lesam.lab.sweeps.pool import Event
 
 SHORT = ("schedule.epochs=1", "data.options.train_size=100")
 
@@ -34,7 +35,7 @@ def test_a_grid_is_the_product_of_its_axes() -> None:
 def test_failed_runs_are_reported_and_the_rest_is_trained(tmp_path: Path) -> None:
     settings = grid.parse_grid(["optimizer.sigma=0.1,0.2", "data.options.validation=0.1,0.99"])
     events: list[Event] = []
-    outcomes = grid.grid(build, settings, [0, 1], runs=tmp_path, jobs=2, progress=events.append)
+    outcomes = grid.grid(Pool(runs=tmp_path, jobs=2), build, settings, [0, 1], events.append)
     assert [(outcome.setting, outcome.seed) for outcome in outcomes] == [(s, n) for s in settings for n in (0, 1)]
     for outcome in outcomes:
         if "data.options.validation=0.99" in outcome.setting:
@@ -45,13 +46,13 @@ def test_failed_runs_are_reported_and_the_rest_is_trained(tmp_path: Path) -> Non
             assert outcome.summary is not None
             assert RunFolder.of(outcome.config, tmp_path).summary() == outcome.summary
     started = [len(run.environments()) for run in find_runs([tmp_path]) if run.summary()]
-    grid.grid(build, settings, [0, 1], runs=tmp_path, jobs=1)
+    grid.grid(Pool(runs=tmp_path, jobs=1), build, settings, [0, 1])
     assert [len(run.environments()) for run in find_runs([tmp_path]) if run.summary()] == started == [1] * 4
 
 
 def test_a_mistake_in_one_setting_shows_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"optimizer\.sigma must be of type float"):
-        grid.grid(build, [("optimizer.sigma=0.1",), ("optimizer.sigma=much",)], [0], runs=tmp_path, jobs=1)
+        grid.grid(Pool(runs=tmp_path, jobs=1), build, [("optimizer.sigma=0.1",), ("optimizer.sigma=much",)], [0])
     assert not list(tmp_path.iterdir())
 
 
@@ -62,7 +63,7 @@ def test_a_worker_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
                 worker.kill()
 
     settings = grid.parse_grid(["schedule.epochs=50", "optimizer.sigma=0.1,0.2,0.3"])
-    outcomes = grid.grid(build, settings, [0], runs=tmp_path, jobs=1, progress=kill)
+    outcomes = grid.grid(Pool(runs=tmp_path, jobs=1), build, settings, [0], kill)
     assert [outcome.summary is not None for outcome in outcomes] == [True, False, True]
     assert "exit code -9" in outcomes[1].error
 
@@ -74,7 +75,14 @@ def test_a_search_is_resumed_and_shared(tmp_path: Path) -> None:
 
     def go(trials: int) -> optuna.Study:  # type: ignore[name-defined]
         return search.search(
-            build, ranges, [0, 1], trials=trials, study_name="s", storage=storage, runs=tmp_path / "runs", jobs=2
+            Pool(runs=tmp_path / "runs", jobs=2),
+            build,
+            ranges,
+            [0, 1],
+            trials=trials,
+            study_name="s",
+            storage=storage,
+            runs=tmp_path / "runs",
         )
 
     first = go(2)
@@ -103,13 +111,13 @@ def test_a_search_never_chooses_on_the_test_split(tmp_path: Path) -> None:
     ranges = [search.Range.parse("optimizer.sigma=0.1:0.2")]
     with pytest.raises(ValueError, match="validation split"):
         search.search(
+            Pool(runs=tmp_path, jobs=1),
             lambda setting, seed: build([*setting, "data.options.validation=0"], seed),
             *(ranges, [0]),
             trials=1,
             study_name="s",
             storage=f"sqlite:///{tmp_path / 's.sqlite3'}",
             runs=tmp_path,
-            jobs=1,
         )
 
 
@@ -120,13 +128,13 @@ def found(
     parsed = [search.Range.parse(text) for text in ranges]
     kept = [*changes, "data.options.validation=0.1"]
     return search.search(
+        Pool(runs=tmp_path, jobs=1),
         lambda setting, seed: build([*kept, *setting], seed),
         parsed,
         seeds,
         trials=trials,
         storage=storage,
         runs=tmp_path,
-        jobs=1,
         **more,
     )
 
@@ -156,6 +164,7 @@ def test_failed_trials_are_tried_again_by_the_next_command(tmp_path: Path) -> No
 
     def ask(make) -> list[str]:
         study = search.search(
+            Pool(runs=tmp_path, jobs=1),
             make,
             [search.Range.parse("optimizer.sigma=0.1:0.2")],
             [0],
@@ -163,7 +172,6 @@ def test_failed_trials_are_tried_again_by_the_next_command(tmp_path: Path) -> No
             study_name="mine",
             storage=f"sqlite:///{tmp_path / 'study.sqlite3'}",
             runs=tmp_path,
-            jobs=1,
         )
         return [trial.state.name for trial in study.trials]
 
@@ -174,18 +182,18 @@ def test_failed_trials_are_tried_again_by_the_next_command(tmp_path: Path) -> No
 def test_a_storage_that_cannot_be_opened_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--storage foo://x cannot be opened .*; it is a URL"):
         search.search(
+            Pool(runs=tmp_path, jobs=1),
             lambda setting, seed: build(["data.options.validation=0.1", *setting], seed),
             [search.Range.parse("optimizer.sigma=0.1:0.2")],
             [0],
             trials=1,
             storage="foo://x",
             runs=tmp_path / "runs",
-            jobs=1,
         )
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_radius_below_zero_in_a_grid_shows_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"optimizer\.sigma must be a number >= 0, got -1\.0"):
-        grid.grid(build, [("optimizer.sigma=0.1",), ("optimizer.sigma=-1",)], [0], runs=tmp_path, jobs=1)
+        grid.grid(Pool(runs=tmp_path, jobs=1), build, [("optimizer.sigma=0.1",), ("optimizer.sigma=-1",)], [0])
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,199 @@
+"""Runs on machines that share a file system with this one: sent, looked at now and then, read from their folders."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.execution.jobs import Agenda, Event, Job, Progress
+from lesam.lab.execution.work import Answer, answered, attempt, passed_on, settle
+from lesam.lab.runs.folder import RunFolder
+
+LOOK = 1.0
+"""Seconds between two looks at what was sent."""
+
+RETRIES = 5
+"""Times that a run is started again because its node or process was lost."""
+
+MOST_AT_A_TIME = 1000
+"""Jobs that are sent and not ended, where nobody gives a number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What one run asks for."""
+
+    cpus: int = 1
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine has."""
+        if self.cpus < 1:
+            raise ValueError(f"--cpus must be at least 1, got {self.cpus}")
+        if not 0 <= self.gpus <= 1:
+            raise ValueError(
+                f"--gpus {self.gpus:g}: a run has one GPU or a share of it, as in 1 or 0.5; for several GPUs a run, "
+                "start `lesam train` by torchrun or srun"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A run as it is sent: everything that a process elsewhere needs to train it, or to say why it cannot."""
+
+    config: RunConfig
+    runs: str
+    mark: str
+    """A file that the sender has put into the folder of run folders."""
+    needs: Needs
+    environment: dict[str, str] = field(default_factory=passed_on)
+
+    def __call__(self) -> Answer:
+        """Train the run."""
+        settle(self.needs.cpus, self.environment)
+        if complaint := missing(self.runs, self.mark):
+            return "failed", complaint
+        return attempt(self.config, self.runs)
+
+
+def missing(runs: str, mark: str) -> str | None:
+    """What this machine lacks to train runs of another one, in a sentence; None if it lacks nothing."""
+    import platform
+
+    if not (Path(runs) / mark).exists():
+        return (
+            f"{platform.node()} does not see {runs} of the machine that sent the runs; --runs must be a folder on a "
+            "file system that all machines share"
+        )
+    return None
+
+
+@dataclass(slots=True)
+class _Sent:
+    job: Job
+    folder: RunFolder
+    read: int = 0
+    """Bytes of its metrics that have been told."""
+    started: bool = False
+
+
+class Remote(ABC):
+    """Sends jobs, and tells what becomes of them; subclasses know a cluster."""
+
+    speaks = False
+
+    def __init__(self, *, runs: Path | str, jobs: int | None, needs: Needs) -> None:
+        """Name where run folders lie, on every machine, and how many jobs are sent at a time."""
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {jobs}")
+        self.runs, self.limit, self.needs = Path(runs).resolve(), jobs or MOST_AT_A_TIME, needs
+
+    @abstractmethod
+    def send(self, tasks: Sequence[Task]) -> list[Hashable]:
+        """Queue tasks; a ticket for each."""
+
+    @abstractmethod
+    def answers(self, tickets: Sequence[Any], seconds: float) -> dict[Any, Answer]:
+        """What has ended, after at most that long; a run that its machine lost is not an answer while it is retried."""
+
+    @abstractmethod
+    def cancel(self, tickets: Sequence[Any]) -> None:
+        """Stop tasks, and wait until they have written what can be resumed, as far as they can."""
+
+    @abstractmethod
+    def prepare(self, mark: str) -> None:
+        """Refuse, before anything is queued, what can be seen to fail; ``mark`` is a file in the folder of runs."""
+
+    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+        """Send jobs as there is room, and look at them until all have ended."""
+        agenda = Agenda(jobs)
+        sent: dict[Any, _Sent] = {}
+        lost: list[Job] = []
+        with self._marked() as mark:
+            self.prepare(mark)
+            try:
+                while True:
+                    coming: list[Job] = []
+                    while len(sent) + len(coming) < self.limit and (job := agenda.next()) is not None:
+                        if (summary := RunFolder.of(job.config, self.runs).summary()) is not None:
+                            progress(Event(job=job, kind="done", summary=summary))
+                        else:
+                            coming.append(job)
+                    tasks = [
+                        Task(config=job.config, runs=str(self.runs), mark=mark, needs=self.needs) for job in coming
+                    ]
+                    if tasks:
+                        sent |= {
+                            ticket: _Sent(job, RunFolder.of(job.config, self.runs))
+                            for ticket, job in zip(self.send(tasks), coming, strict=True)
+                        }
+                    pause = agenda.pause
+                    if not sent and pause is None:
+                        return
+                    if not sent:
+                        time.sleep(pause or 0.0)
+                        continue
+                    found = self.answers(list(sent), LOOK)
+                    for ticket, one in list(sent.items()):
+                        wanted = _tell_epochs(one, progress)
+                        if ticket in found:
+                            del sent[ticket]
+                            kind, value = found[ticket]
+                            if kind == "busy":
+                                agenda.put_off(one.job)
+                            elif kind == "lost" and lost.count(one.job) < RETRIES:
+                                lost.append(one.job)
+                                agenda.put_off(one.job)
+                            else:
+                                progress(answered(one.job, (kind, value)))
+                        elif not wanted:
+                            self.cancel([ticket])
+                            del sent[ticket]
+                            progress(Event(job=one.job, kind="stopped"))
+            except BaseException as error:
+                if sent:
+                    if isinstance(error, KeyboardInterrupt):
+                        for one in sent.values():
+                            progress(Event(job=one.job, kind="interrupted"))
+                    self.cancel(list(sent))
+                raise
+
+    @contextmanager
+    def _marked(self) -> Iterator[str]:
+        """A file in the folder of runs by which other machines see that it is the same folder."""
+        self.runs.mkdir(parents=True, exist_ok=True)
+        mark = self.runs / f".sent-{uuid.uuid4().hex[:12]}"
+        mark.touch()
+        try:
+            yield mark.name
+        finally:
+            mark.unlink(missing_ok=True)
+
+
+def _tell_epochs(one: _Sent, progress: Progress) -> bool:
+    """Tell the epochs that have been written since the last look; whether the run is still wanted."""
+    if not one.started and one.folder.busy():
+        one.started = True
+        progress(Event(job=one.job, kind="started"))
+    try:
+        with (one.folder.path / "metrics.jsonl").open("rb") as file:
+            if file.seek(0, 2) < one.read:  # a run that resumes forgets rows after its checkpoint
+                one.read = 0
+            file.seek(one.read)
+            text = file.read()
+    except FileNotFoundError:
+        return True
+    lines = text[: text.rfind(b"\n") + 1]  # the last one may not be written to its end yet
+    one.read += len(lines)
+    told = [
+        progress(Event(job=one.job, kind="epoch", row=json.loads(line))) is not False for line in lines.splitlines()
+    ]
+    return all(told)
