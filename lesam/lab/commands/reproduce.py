@@ -43,6 +43,14 @@ def reproduce(
         Path | None, Parameter(help="Folder of run folders, shared by all experiments; by default OUTPUT/runs.")
     ] = None,
     where: Where = HERE,
+    train_only: Annotated[bool, Parameter(negative="", help="Train the runs, and write no result.")] = False,
+    report_only: Annotated[bool, Parameter(negative="", help="Write the result of what is finished.")] = False,
+    task: Annotated[
+        int | None, Parameter(help="Train one run of --plan by its number, as in --task $SLURM_ARRAY_TASK_ID.")
+    ] = None,
+    device_factor: Annotated[
+        float, Parameter(help="With --plan: how many times as fast as this machine the device of a run is.")
+    ] = 1.0,
     keep_for: Annotated[
         list[str],
         Parameter(
@@ -106,13 +114,26 @@ def reproduce(
         for name in names:
             experiment = paper.find(name)
             asked = request.of(experiment)
-            for line in planning.lines(experiment, asked, output, paper.plan(experiment, asked)):
+            for line in planning.lines(experiment, asked, output, paper.plan(experiment, asked), device_factor):
                 print(line, flush=True)
+        return
+    if train_only and report_only:
+        raise ValueError("--train-only and --report-only leave nothing to do: give one of them")
+    if task is not None:
+        _train_one(names, request, task)
         return
     # Each of several processes has its share of the cores; one run at a time is trained by this process itself.
     several = 0 if where.jobs == 1 else where.jobs or 0
     alone = replace(where, jobs=None) if where.jobs == 1 else where
     trainer = executor(alone, request.runs, jobs=several, threads=max(1, (os.cpu_count() or 1) // max(1, several)))
+    if train_only:
+        for name in names:
+            paper.train(name, request, output, trainer)
+        return
+    if report_only:
+        from lesam.lab.execution.finished import OnlyFinished
+
+        trainer = OnlyFinished(runs=request.runs)
     failures, lost = [], []
     for name in names:
         folder: Path | None = results.place(paper.find(name), request, output)
@@ -132,6 +153,20 @@ def reproduce(
         raise RunsFailedError("\n".join([*failures, *lost]))
     if lost:
         raise RunDivergedError("\n".join(lost))
+
+
+def _train_one(names: list[str], request: Request, number: int) -> None:
+    """Train one of the runs that are planned, in this process."""
+    from lesam.lab import paper
+    from lesam.lab.paper import planning
+    from lesam.lab.training.divergence import raise_if_diverged
+    from lesam.lab.training.loop import train
+
+    asked = [(experiment, request.of(experiment)) for experiment in map(paper.find, names)]
+    configs = planning.numbered([run for experiment, of in asked for run in paper.plan(experiment, of)])
+    if not 0 <= number < len(configs):
+        raise ValueError(f"--task {number}: there are {len(configs)} runs, numbered from 0")
+    raise_if_diverged([train(configs[number], runs=request.runs)], "`lesam train ... --again` trains anew")
 
 
 def _list(request: Request, output: Path) -> None:

@@ -67,7 +67,7 @@ class Display:
         if event.kind == "failed" or (event.kind in self._counts and self._bar is None):
             of = "" if self._runs is None else f"/{self._runs}"
             self._print(f"[{sum(self._counts.values())}{of}] {name}: {outcome(event)}")
-        elif self._bar is None and time.monotonic() - self._printed >= INTERVAL:
+        elif self._bar is None and not self._interrupted and time.monotonic() - self._printed >= INTERVAL:
             self._print(self.state())
 
     def state(self) -> str:
@@ -83,7 +83,7 @@ class Display:
 
     def _say_interrupted(self) -> None:
         if not self._interrupted:
-            self._print(f"stopping: {len(self._running)} runs write a checkpoint; the same command resumes")
+            self._print("stopping: runs that have begun write a checkpoint, and the same command resumes")
         self._interrupted = True
 
     def _draw(self, event: Event, name: str) -> None:

@@ -101,7 +101,8 @@ class OnSlurm(Remote):
     def send(self, tasks: Sequence[Task]) -> list[Hashable]:
         """Submit an array, one task a run."""
         try:
-            sent = self._sbatch.map_array(_call, [_Resumable(task) for task in tasks])
+            with self._sbatch.batch():
+                sent = [self._sbatch.submit(_Resumable(task)) for task in tasks]
         except Exception as error:  # submitit has several, with the words of sbatch in them
             raise ValueError(f"SLURM did not take the runs: {_last_line(error)}") from None
         return list(sent)
@@ -129,10 +130,6 @@ class OnSlurm(Remote):
         until = time.monotonic() + CANCELLING
         while time.monotonic() < until and (queued := _queued(tickets)) is not None and queued & set(ids):
             time.sleep(1)
-
-
-def _call(task: _Resumable) -> Answer:
-    return task()
 
 
 def _answer(ticket: Any) -> Answer:

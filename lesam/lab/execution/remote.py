@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -80,8 +79,10 @@ def missing(runs: str, mark: str) -> str | None:
 class _Sent:
     job: Job
     folder: RunFolder
-    read: int = 0
-    """Bytes of its metrics that have been told."""
+    epoch: int = -1
+    """The last one that was told."""
+    stamp: int = 0
+    """When its metrics had been written, as they were read last."""
     started: bool = False
 
 
@@ -184,16 +185,12 @@ def _tell_epochs(one: _Sent, progress: Progress) -> bool:
         one.started = True
         progress(Event(job=one.job, kind="started"))
     try:
-        with (one.folder.path / "metrics.jsonl").open("rb") as file:
-            if file.seek(0, 2) < one.read:  # a run that resumes forgets rows after its checkpoint
-                one.read = 0
-            file.seek(one.read)
-            text = file.read()
-    except FileNotFoundError:
+        stamp = (one.folder.path / "metrics.jsonl").stat().st_mtime_ns
+        rows = one.folder.metrics() if stamp != one.stamp else []
+    except (OSError, ValueError):  # a file that is being written; whoever reads the run will see what it is
         return True
-    lines = text[: text.rfind(b"\n") + 1]  # the last one may not be written to its end yet
-    one.read += len(lines)
-    told = [
-        progress(Event(job=one.job, kind="epoch", row=json.loads(line))) is not False for line in lines.splitlines()
-    ]
+    one.stamp = stamp
+    new = [row for row in rows if row["epoch"] > one.epoch]  # a run that resumes repeats some of them
+    one.epoch = max((row["epoch"] for row in new), default=one.epoch)
+    told = [progress(Event(job=one.job, kind="epoch", row=row)) is not False for row in new]
     return all(told)

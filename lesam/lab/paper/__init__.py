@@ -52,6 +52,19 @@ def plan(experiment: Experiment, request: Request) -> list[Planned]:
     return keeping(experiment.plan(request), [run for name in request.keep_for for run in find(name).plan(whole)])
 
 
+def train(name: str, request: Request, output: Path, executor: Executor) -> None:
+    """Train the runs of an experiment, those that follow from others included, and write nothing about them.
+
+    Raises:
+        RunsFailedError: Some runs failed.
+    """
+    experiment, request, _ = _prepared(name, request, output)
+    _, failures = _train(experiment, request, executor)
+    if failures:
+        words = f"{len(failures)} of the runs of {name} failed; the same command trains them again.\n"
+        raise RunsFailedError(words + "\n".join(failures))
+
+
 def reproduce(name: str, request: Request, output: Path, executor: Executor | None = None) -> Path | None:
     """Run an experiment to its end and write ``output/NAME/SCALE``; a part joins the result that is there.
 
@@ -70,18 +83,8 @@ def reproduce(name: str, request: Request, output: Path, executor: Executor | No
         RunsFailedError: Some runs failed; the result of the others is written.
         RunDivergedError: Some runs have no finite loss at their end; the result is written and marks them.
     """
-    experiment = find(name)
-    request = request.of(experiment)
-    planned = plan(experiment, request)
-    if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
-        raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
+    experiment, request, planned = _prepared(name, request, output)
     without = scales.left_out(experiment, request.scale)
-    for words in without:
-        request.progress(words)
-    results.check(experiment, request, output)
-    for run in planned:
-        check(run.config)
-    check_inputs(run.config for run in planned)
     cells, failures = _train(experiment, request, executor or InProcess(runs=request.runs))
     if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
         return None
@@ -106,6 +109,22 @@ def reproduce(name: str, request: Request, output: Path, executor: Executor | No
             + lost
         )
     return folder
+
+
+def _prepared(name: str, request: Request, output: Path) -> tuple[Experiment, Request, list[Planned]]:
+    """The experiment, what is asked of it, and its first runs, after everything that can be refused was."""
+    experiment = find(name)
+    request = request.of(experiment)
+    planned = plan(experiment, request)
+    if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
+        raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
+    for words in scales.left_out(experiment, request.scale):
+        request.progress(words)
+    results.check(experiment, request, output)
+    for run in planned:
+        check(run.config)
+    check_inputs(run.config for run in planned)
+    return experiment, request, planned
 
 
 def _train(experiment: Experiment, request: Request, executor: Executor) -> tuple[list[Cell], list[str]]:

@@ -67,11 +67,23 @@ class Estimate:
     """Where the seconds come from."""
 
 
-def lines(experiment: Experiment, request: Request, output: Path, planned: Sequence[Planned]) -> Iterator[str]:
-    """One command a line for each run that is to be trained; what is no command is a comment of the shell."""
-    configs = {run.config.folder_name: run.config for run in planned}
+def numbered(planned: Sequence[Planned]) -> list[RunConfig]:
+    """The different runs of a plan; their places are the numbers of ``--task``."""
+    return list({run.config.folder_name: run.config for run in planned}.values())
+
+
+def lines(
+    experiment: Experiment, request: Request, output: Path, planned: Sequence[Planned], device_factor: float = 1.0
+) -> Iterator[str]:
+    """One command a line for each run that is to be trained; what is no command is a comment of the shell.
+
+    The device that is to train them is ``device_factor`` times as fast as this machine.
+    """
+    if not device_factor > 0:
+        raise ValueError(f"--device-factor must be a number > 0, got {device_factor}")
+    configs = numbered(planned)
     missing, elsewhere, unkept = [], [], []
-    for config in configs.values():
+    for config in configs:
         workers = laid_out(config, processes(config.system)).system.workers
         there = finished(config, request.runs)
         if not there:
@@ -99,12 +111,21 @@ def lines(experiment: Experiment, request: Request, output: Path, planned: Seque
             f"# all: about {_duration(seconds)} one after another on this machine "
             f"({measuring_device(None, float64=False)}), {_bytes(size)} of disk; {_bytes(free)} are free"
         )
+        if device_factor != 1:
+            hours = seconds / device_factor / 3600
+            yield f"# on devices {device_factor:g} times as fast as this machine: about {hours:.3g} device hours"
         counted = sum(one.basis == COUNTED for one in estimates)
         if counted:
             yield f"# {counted} of the times are counted, not measured: right to a factor of two or three"
     if experiment.searches:
         yield "# further runs follow from what these choose"
-    yield f"{_again(experiment, request, output)}  # trains what is missing, evaluates, writes the result"
+    again = _again(experiment, request, output)
+    if len(missing) > 1:
+        yield (
+            f"# as one array of SLURM: sbatch --array=0-{len(configs) - 1} --wrap "
+            f"{shlex.quote(f'{again} --task $SLURM_ARRAY_TASK_ID')}, and then {again} --report-only"
+        )
+    yield f"{again}  # trains what is missing, evaluates, writes the result"
 
 
 def command(config: RunConfig, runs: Path) -> str:

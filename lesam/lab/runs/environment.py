@@ -33,6 +33,7 @@ def describe() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
         },
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
     }

@@ -71,9 +71,10 @@ def _started_by_others() -> tuple[int, int] | None:
     tasks, nodes = int(found("SLURM_STEP_NUM_TASKS", "1")), int(found("SLURM_STEP_NUM_NODES", "1"))
     if tasks == 1:
         return None
-    if tasks % nodes:
+    if tasks % nodes or "SLURM_NTASKS_PER_NODE" not in os.environ:
         raise ValueError(
-            f"srun has started {tasks} tasks on {nodes} nodes; a run needs as many on each: --ntasks-per-node"
+            f"srun has started {tasks} tasks on {nodes} nodes; a run needs as many on each: give --ntasks-per-node "
+            "instead of --ntasks"
         )
     return nodes, tasks // nodes
 

@@ -234,7 +234,7 @@ class Run:
         """Stop if asked to, with a checkpoint; checkpoint if one is due inside the epoch."""
         session, every = self.session, self.record.checkpoint_steps
         alone = self.fabric.world_size == 1
-        if alone or session.batch % self.record.steps_every == 0:  # workers agree now and then, not every step
+        if alone or last or session.batch % self.record.steps_every == 0:  # workers agree now and then, not every step
             signal = self.interrupt.signal
             if not alone:  # it may have reached one of them only
                 signal = int(cast(torch.Tensor, self.fabric.all_reduce(torch.tensor(float(signal)), reduce_op="max")))

@@ -14,8 +14,9 @@ from lesam.lab.cli import COMMANDS, main, make_app
 from lesam.lab.config.optimizer import methods
 from lesam.lab.runs.folder import RunFolder
 
+WHERE = ("--on", "--jobs", "--cpus", "--threads", "--gpus", "--partition", "--minutes")
 OPTIONS = {
-    "compare": {"--seeds", "--jobs", "--scale", "--output", "-o"},
+    "compare": {"--seeds", "--scale", "--output", "-o", *WHERE},
     "train": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--runs", "-o", "--switch-at", "--fresh-momentum"),
         *("--devices", "--nodes", "--accelerator", "--precision", "--strategy", "--compile", "--dry-run", "--again"),
@@ -34,7 +35,7 @@ OPTIONS = {
     },
     "sweep": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--grid", "--search", "--trials", "--study"),
-        *("--storage", "--jobs", "--threads", "--runs", "-o"),
+        *("--storage", "--runs", "-o", *WHERE),
     },
     "table": {"--runs", "--format", "--output", "-o"},
     "plot": {"--kind", "--runs", "--output", "-o", "--size"},

@@ -1,0 +1,126 @@
+"""Runs on a Ray cluster of two nodes, started for real on this machine; one of them disappears."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lesam.lab.config.run import RunConfig
+from lesam.lab.execution.jobs import Event, Job
+from lesam.lab.execution.on_ray import OnRay
+from lesam.lab.execution.remote import Needs
+from lesam.lab.runs.folder import RunFolder
+from tests.lab.execution.conftest import LONG, epochs, long_run, wait_for
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+Undisturbed = Callable[[RunConfig, Path], None]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes, the head without room for runs."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster: Any) -> Iterator[list[Any]]:
+    """Two nodes for one run each."""
+    import ray
+
+    added = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield added
+    ray.shutdown()
+    for node in added:
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node, allow_graceful=False)
+
+
+def started(config: RunConfig, runs: Path) -> int:
+    return len(RunFolder.of(config, runs).environments())
+
+
+def test_a_node_that_disappears_and_a_worker_that_is_killed_lose_nothing(
+    cluster: Any, nodes: list[Any], tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    first, second, failing = long_run(), long_run(seed=1), long_run("data.options.validation=0.99", seed=2)
+    ended: dict[Any, list[Event]] = {}
+    begun: set[Any] = set()
+
+    def progress(event: Event) -> None:
+        if event.kind == "epoch" and event.row is not None and event.row["epoch"] >= 15:
+            begun.add(event.job.key)
+            if begun == {"first", "second"} and len(nodes) == 2:
+                cluster.remove_node(nodes.pop(), allow_graceful=False)
+        elif event.kind not in ("started", "epoch"):
+            ended.setdefault(event.job.key, []).append(event)
+
+    jobs = [Job(key="first", config=first), Job(key="second", config=second), Job(key="failing", config=failing)]
+    OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs()).run(jobs, progress)
+    assert {key: [event.kind for event in events] for key, events in ended.items()} == {
+        "first": ["done"],
+        "second": ["done"],
+        "failing": ["failed"],  # by its own fault, so once
+    }
+    assert ended["failing"][0].error.startswith("cannot choose 100 images")
+    assert sorted([started(first, tmp_path), started(second, tmp_path)]) == [1, 2]
+    for run in (first, second):
+        undisturbed(run, tmp_path)
+
+
+def test_two_drivers_train_a_run_once_and_the_killed_worker_of_one_resumes(
+    cluster: Any, nodes: list[Any], tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    run = long_run("optimizer.sigma=0.3")
+    changes = [part for change in LONG for part in ("--set", change)]
+    sweep = ["sweep", "digits", "--scale", "smoke", *changes, "--grid", "optimizer.sigma=0.3", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "lesam", *sweep, "--on", f"ray:{cluster.address}"]
+    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    wait_for(lambda: epochs(run, tmp_path) > 15)
+    (worker,) = [process for process in psutil.process_iter() if _trains(process, RunFolder.of(run, tmp_path))]
+    worker.send_signal(signal.SIGKILL)
+    outputs = [driver.communicate(timeout=200)[0] for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    assert started(run, tmp_path) == 2
+    undisturbed(run, tmp_path)
+
+
+def _trains(process: psutil.Process, run: RunFolder) -> bool:
+    """Whether a process holds the lock of a run."""
+    import fcntl
+
+    lock = run.path / ".lock"
+    try:
+        held = any(file.path == str(lock) for file in process.open_files())
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        return False
+    if not held or process.pid == os.getpid():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_what_the_cluster_does_not_have_is_said_before_anything_is_sent(
+    cluster: Any, nodes: list[Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"a run asks for 8 CPU, and no node of the cluster has more than 1"):
+        OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs(cpus=8))
