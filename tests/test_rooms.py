@@ -23,7 +23,7 @@ ALLOWED = {
 # The rooms of the lab, from the lowest: a room imports from itself and from those before it, in functions as well.
 LAB = (
     *("files", "console", "config", "device", "data", "models", "runs", "tasks", "flatness", "attacks", "training"),
-    *("recipes", "sweeps", "report", "paper", "commands", "cli"),
+    *("execution", "recipes", "sweeps", "report", "paper", "commands", "cli"),
 )
 MOST_MODULES = 6
 """Directly in ``lesam/lab``; everything else has a room."""
