@@ -75,8 +75,10 @@ def test_a_room_imports_what_is_declared(room: str, extras: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "room"),
-    [("flatness", "flatness"), ("lightning", "integrations"), ("transformers", "integrations"), ("lab", "lab")]
-    + [("ray", "lab"), ("slurm", "lab")],
+    [
+        *(("flatness", "flatness"), ("lightning", "integrations"), ("transformers", "integrations")),
+        *(("lab", "lab"), ("ray", "lab"), ("slurm", "lab")),
+    ],
 )
 def test_an_extra_brings_nothing_that_its_room_does_not_import(extra: str, room: str) -> None:
     assert declared(extra) - IMPORTED_ELSEWHERE <= imported_by(f"lesam/{room}")

@@ -144,6 +144,8 @@ def reproduce(
             continue
         except RunDivergedError as error:
             lost.append(f"{name}: {error}")
+        if report_only:
+            _say_missing(name, request)
         if folder is None:
             continue
         if (folder / "table.md").exists():
@@ -153,6 +155,19 @@ def reproduce(
         raise RunsFailedError("\n".join([*failures, *lost]))
     if lost:
         raise RunDivergedError("\n".join(lost))
+
+
+def _say_missing(name: str, request: Request) -> None:
+    """How many runs of an experiment are not finished, where nothing was trained."""
+    from lesam.lab import paper
+    from lesam.lab.paper import planning
+    from lesam.lab.paper.layouts import finished
+
+    experiment = paper.find(name)
+    configs = planning.numbered(paper.plan(experiment, request.of(experiment)))
+    missing = sum(not finished(config, request.runs) for config in configs)
+    if missing:
+        print(f"{name}: {missing} of {len(configs)} runs are not finished and left out", flush=True)
 
 
 def _train_one(names: list[str], request: Request, number: int) -> None:

@@ -145,10 +145,13 @@ def test_an_experiment_is_trained_by_tasks_and_reported_afterwards(
     assert "on devices 50 times as fast as this machine: about" in plan
     assert main([*experiment, "--task", "1"]) == 0
     assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 1
+    assert main([*experiment, "--report-only"]) == 0
+    assert "stabilisers: 3 of 4 runs are not finished and left out" in capsys.readouterr().out
+    (tmp_path / "stabilisers" / "smoke" / "result.json").rename(tmp_path / "partial.json")
     assert main([*experiment, "--task", "4"]) == 2
     assert "--task 4: there are 4 runs, numbered from 0" in capsys.readouterr().err
     assert main([*experiment, "--train-only", "--jobs", "2"]) == 0
     assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 4
-    assert not (tmp_path / "stabilisers").exists()
+    assert not (tmp_path / "stabilisers" / "smoke" / "result.json").exists()
     assert main([*experiment, "--report-only"]) == 0
     assert (tmp_path / "stabilisers" / "smoke" / "result.json").exists()
