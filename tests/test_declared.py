@@ -18,6 +18,7 @@ NAMED_OTHERWISE = {
     "PIL": "pillow",
     "curvlinops": "curvlinops-for-pytorch",
     "griffe": "griffelib",
+    "grpc": "grpcio",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
@@ -41,8 +42,8 @@ def imported(folder: Path) -> set[str]:
 
 # Tests that need a browser are skipped where there is none.
 BROWSER = {"playwright"}
-# Declared and imported by others only: Lightning's logger writes with it.
-IMPORTED_ELSEWHERE = {"tensorboard"}
+# Declared and imported by others only: Lightning's logger writes with the one, Optuna's gRPC proxy with the other.
+IMPORTED_ELSEWHERE = {"tensorboard", "protobuf"}
 
 
 def declared(*extras: str) -> set[str]:
@@ -66,7 +67,7 @@ def plain(name: str) -> str:
         ("optim", []),
         ("flatness", ["flatness", "lab"]),  # its figures are drawn where matplotlib is
         ("integrations", ["lightning", "transformers"]),
-        ("lab", ["lab", "ray", "slurm"]),
+        ("lab", ["lab", "postgresql", "ray", "slurm"]),
     ],
 )
 def test_a_room_imports_what_is_declared(room: str, extras: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -28,8 +28,14 @@ def sweep(
         str | None, Parameter(help="Name of the Optuna study; by default it follows from what is asked.")
     ] = None,
     storage: Annotated[
-        str | None, Parameter(help="Optuna storage URL; by default an SQLite file beside the runs.")
+        str | None,
+        Parameter(
+            help="sqlite:///FILE (by default beside the runs); journal:///FILE, grpc:// or postgresql:// to share."
+        ),
     ] = None,
+    prune: Annotated[
+        Literal["none", "median", "hyperband"], Parameter(help="Stop bad settings of a search early.")
+    ] = "none",
     where: Where = HERE,
     runs: Runs = Path("runs"),
 ) -> None:
@@ -47,11 +53,15 @@ def sweep(
     from lesam.lab.execution.jobs import raise_if_failed
     from lesam.lab.sweeps import grid as gridding
     from lesam.lab.sweeps import search as searching
+    from lesam.lab.sweeps import sharing
+    from lesam.lab.sweeps.ranges import Range
 
     def build(setting: Sequence[str], seed: int) -> RunConfig:
         config = recipes.build(recipe, method=method, scale=scale, seed=seed)
         return override(config, [*set_, *setting])
 
+    if prune != "none" and not search:
+        raise ValueError("--prune is for --search: a grid trains every setting")
     if bool(grid) == bool(search):
         raise ValueError("a sweep needs either --grid or --search")
     seeds = distinct(seeds)
@@ -70,7 +80,7 @@ def sweep(
         ]
         raise_if_failed(failed, ended)
         return
-    ranges = [searching.Range.parse(text) for text in search]
+    ranges = [Range.parse(text) for text in search]
     if trials < 1:
         raise ValueError(f"--trials must be at least 1, got {trials}")
     trainer = executor(where, runs, jobs=1)
@@ -84,11 +94,8 @@ def sweep(
             study_name=study,
             storage=storage or f"sqlite:///{(runs / 'study.sqlite3').resolve()}",
             runs=runs,
+            prune=prune,
             progress=display,
         )
-    done = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]
-    if not done:
-        raise ValueError(f"no trial of the study {found.study_name!r} finished")
-    setting = " ".join(f"--set {path}={value}" for path, value in found.best_params.items())
-    print(f"best of {len(done)} settings on the validation split ({found.best_value * 100:.2f} %): {setting}")
-    raise_if_failed([], searching.summaries(found))
+    print(searching.outcome(found, seeds))
+    raise_if_failed([], sharing.summaries(found))

@@ -27,7 +27,7 @@ class InProcess:
         """Name where run folders lie."""
         self._runs = runs
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+    def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Train all jobs."""
         agenda, waited_for = Agenda(jobs), set[str]()
         while True:

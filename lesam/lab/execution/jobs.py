@@ -48,8 +48,11 @@ class Executor(Protocol):
     speaks: bool
     """Whether its runs show their own progress."""
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+    def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Train all jobs, each taken from the iterable when there is room for it.
+
+        None in place of a job says that there is none at the moment; it is asked again after the next event, as long as
+        anything is being trained.
 
         A run that fails is reported and the others continue. A run that another command is training is put off until
         nothing else is left to do.
@@ -62,7 +65,7 @@ class Executor(Protocol):
 class Agenda:
     """Jobs in their order; those that another command is training come again later."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(self, jobs: Iterable[Job | None]) -> None:
         """Take jobs from an iterable, one by one, as they are asked for."""
         self._jobs = iter(jobs)
         self._put_off: list[Job] = []

@@ -55,7 +55,7 @@ class Pool:
         self._gpus = seen_gpus(jobs, gpus)
         self._context = _context()
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+    def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Train all jobs, taken from the iterable when a process is free."""
         agenda = Agenda(jobs)
         idle: list[_Worker] = []

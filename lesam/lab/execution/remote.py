@@ -113,7 +113,7 @@ class Remote(ABC):
     def prepare(self, mark: str) -> None:
         """Refuse, before anything is queued, what can be seen to fail; ``mark`` is a file in the folder of runs."""
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+    def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Send jobs as there is room, and look at them until all have ended."""
         agenda = Agenda(jobs)
         sent: dict[Any, _Sent] = {}

@@ -35,7 +35,7 @@ OPTIONS = {
     },
     "sweep": {
         *("--recipe", "--method", "--scale", "--seeds", "--set", "--grid", "--search", "--trials", "--study"),
-        *("--storage", "--runs", "-o", *WHERE),
+        *("--storage", "--prune", "--runs", "-o", *WHERE),
     },
     "table": {"--runs", "--format", "--output", "-o"},
     "plot": {"--kind", "--runs", "--output", "-o", "--size"},
