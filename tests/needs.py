@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import importlib.util
 import os
 import shutil
@@ -35,12 +36,15 @@ fsdp2_on_cpu = torch_from("2.7", "its FSDP2 does not train on CPU, with any opti
 hybrid_sharding_on_cpu = torch_from("2.15", "hybrid sharding on CPU may stop at an assertion of torch's own")
 
 
-def program(name: str, variable: str) -> str | None:
+def program(name: str, variable: str, *, elsewhere: str = "") -> str | None:
     """Where a program is: what an environment variable names, else what the path has; None where the test is skipped.
+
+    ``elsewhere`` is a pattern of folders that are not on the path; the last one that fits is taken.
 
     Where all programs are promised, as in ``.ci/run``, a missing one is an error.
     """
-    found = os.environ.get(variable) or shutil.which(name)
+    beside = sorted(glob.glob(f"{elsewhere}/{name}")) if elsewhere else []
+    found = os.environ.get(variable) or shutil.which(name) or (beside[-1] if beside else None)
     if found is None and os.environ.get("LESAM_ALL_PROGRAMS"):
         raise FileNotFoundError(f"there is no {name} on the path; install it, or name it by {variable}")
     return found

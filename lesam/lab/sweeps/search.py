@@ -108,13 +108,16 @@ def outcome(study: optuna.Study, seeds: Sequence[int]) -> str:
 
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     stopped = study.get_trials(deepcopy=False, states=(TrialState.PRUNED,))
+    running = len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+    elsewhere = f"; not yet finished by other processes: {running}" if running else ""
     if not finished:
-        raise ValueError(f"no trial of the study {study.study_name!r} finished")
+        raise ValueError(f"no trial of the study {study.study_name!r} finished{elsewhere}")
     setting = " ".join(f"--set {path}={value}" for path, value in study.best_params.items())
     saved = sum(len(seeds) - len(sharing.accuracies(trial)) for trial in stopped)
-    early = f"; {len(stopped)} were stopped early, {saved} runs saved" if stopped else ""
-    number = len(finished) + len(stopped)
-    return f"best of {number} settings on the validation split ({study.best_value * 100:.2f} %{early}): {setting}"
+    were, plural = ("was" if len(stopped) == 1 else "were"), ("" if saved == 1 else "s")
+    notes = f"; {len(stopped)} {were} stopped early, {saved} run{plural} saved" if stopped else ""
+    best = f"best of {len(finished) + len(stopped)} settings on the validation split"
+    return f"{best} ({study.best_value * 100:.2f} %{notes}{elsewhere}): {setting}"
 
 
 def _check_validation(config: RunConfig) -> None:

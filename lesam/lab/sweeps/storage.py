@@ -125,8 +125,11 @@ def _postgresql(url: str) -> optuna.storages.BaseStorage:
         import psycopg  # noqa: F401
     except ImportError:
         raise _refusal(url, "psycopg is not installed: pip install 'lesam[postgresql]'") from None
-    waiting = {"connect_args": {"connect_timeout": SECONDS_TO_ANSWER}, "pool_pre_ping": True}
-    return _relational(url.replace("postgresql://", "postgresql+psycopg://", 1), **waiting)
+    from sqlalchemy.pool import NullPool
+
+    # Drivers have little to say in hours: no connection is kept, so that a server may have many of them, or restart.
+    seldom = {"connect_args": {"connect_timeout": SECONDS_TO_ANSWER}, "poolclass": NullPool}
+    return _relational(url, "postgresql+psycopg", **seldom)
 
 
 _OPENERS = {
@@ -138,15 +141,16 @@ _OPENERS = {
 }
 
 
-def _relational(url: str, **options: object) -> optuna.storages.BaseStorage:
+def _relational(url: str, dialect: str = "", **options: object) -> optuna.storages.BaseStorage:
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
+    named = f"{dialect}://{url.partition('://')[2]}" if dialect else url
     try:
-        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+        return optuna.storages.RDBStorage(named, engine_kwargs=options)
     except SQLAlchemyError:
         # Another process may be making the same tables at this moment; what is really wrong is so a second time.
-        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+        return optuna.storages.RDBStorage(named, engine_kwargs=options)
     except ValueError as error:
         raise _refusal(url, _first_line(error)) from None
 

@@ -1,0 +1,99 @@
+"""Searches of tests: small runs, drivers in processes of their own, and servers for studies.
+
+As a program it is one driver, which waits for the others and has the name of a machine:
+``searching.py STORAGE RUNS HOST EPOCHS TRIALS LEASE [MARK NUMBER]``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lesam.lab import recipes
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
+from lesam.lab.execution.local import Pool
+from lesam.lab.sweeps import search
+from lesam.lab.sweeps.grid import Build
+from lesam.lab.sweeps.ranges import Range
+
+SIGMA = (Range.parse("optimizer.sigma=0.05:0.5:log"),)
+
+
+def short(epochs: int = 1) -> Build:
+    def build(setting: Sequence[str], seed: int) -> RunConfig:
+        config = recipes.build("digits", method="lesam", scale="smoke", seed=seed)
+        small = ["data.options.train_size=100", "data.options.validation=0.1", "record.checkpoint_every=1"]
+        return override(config, [f"schedule.epochs={epochs}", *small, *setting])
+
+    return build
+
+
+def find(storage: str, runs: Path, *, epochs: int = 1, trials: int = 1, **more: Any) -> Any:
+    options = {"executor": Pool(runs=runs, jobs=1), "build": short(epochs), "ranges": SIGMA, "seeds": [0], **more}
+    return search.search(**options, trials=trials, study_name="mine", storage=storage, runs=runs)
+
+
+def driver(*arguments: object) -> subprocess.Popen[str]:
+    """A driver in a process, the first one of a session of its own."""
+    root = Path(__file__).parents[3]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.lab.sweeps.searching", *map(str, arguments)],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(happened: Callable[[], object], seconds: float = 60) -> None:
+    ending = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < ending
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def grpc_server(folder: Path) -> Iterator[str]:
+    """Optuna's own server before an SQLite file."""
+    port = free_port()
+    code = (
+        "import optuna, sys; optuna.storages.run_grpc_proxy_server("
+        "optuna.storages.get_storage(sys.argv[1]), host='127.0.0.1', port=int(sys.argv[2]))"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, f"sqlite:///{folder / 'behind.sqlite3'}", str(port)]
+    )
+    try:
+        yield f"grpc://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def main(storage: str, runs: str, host: str, epochs: str, trials: str, lease: str, *others: str) -> None:
+    platform.node = lambda: host
+    if others:
+        mark, number = Path(others[0]), int(others[1])
+        (mark / str(os.getpid())).touch()
+        until(lambda: len(list(mark.iterdir())) == number)
+    find(storage, Path(runs), epochs=int(epochs), trials=int(trials), lease=float(lease))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
