@@ -23,9 +23,11 @@ def report(
     from lesam.lab.report.page.content import content
     from lesam.lab.report.page.html import page
     from lesam.lab.runs.folder import find_runs
+    from lesam.lab.sweeps.history import beside
 
     file_to_write(output)
-    made = content(find_runs(runs), sources=runs, links_from=output.parent)
+    found = find_runs(runs)
+    made = content(found, sources=runs, links_from=output.parent, searches=beside(run.path for run in found))
     if not made["groups"]:
         raise ValueError("\n".join(made["problems"]))
     write_atomically(output, page(made))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,9 @@ def file_of(name: str, runs: Path) -> Path:
     return runs / FOLDER / f"{quote(name, safe='')}.json"
 
 
-def find(paths: Sequence[Path]) -> list[Path]:
-    """The histories beside the runs of some folders."""
-    return sorted(file for path in dict.fromkeys(paths) for file in (path / FOLDER).glob("*.json"))
+def beside(runs: Iterable[Path]) -> list[Path]:
+    """The histories that lie beside these run folders."""
+    return sorted(file for folder in {run.parent for run in runs} for file in (folder / FOLDER).glob("*.json"))
 
 
 def read(file: Path) -> dict[str, Any]:

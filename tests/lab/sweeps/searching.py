@@ -1,12 +1,8 @@
-"""Searches of tests: small runs, drivers in processes of their own, and servers for studies.
-
-As a program it is one driver, which waits for the others and has the name of a machine:
-``searching.py STORAGE RUNS HOST EPOCHS TRIALS LEASE [MARK NUMBER]``.
-"""
+"""Searches of tests: small runs, drivers in processes of their own, and a server for studies."""
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import platform
 import socket
 import subprocess
@@ -42,17 +38,16 @@ def find(storage: str, runs: Path, *, epochs: int = 1, trials: int = 1, **more: 
     return search.search(**options, trials=trials, study_name="mine", storage=storage, runs=runs)
 
 
-def driver(*arguments: object) -> subprocess.Popen[str]:
-    """A driver in a process, the first one of a session of its own."""
-    root = Path(__file__).parents[3]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.lab.sweeps.searching", *map(str, arguments)],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def driver(storage: str, runs: Path, host: str, **options: Any) -> Any:
+    """A driver in a process of its own, on a machine of that name."""
+    process = multiprocessing.get_context("forkserver").Process(target=_drive, args=(storage, runs, host, options))
+    process.start()
+    return process
+
+
+def _drive(storage: str, runs: Path, host: str, options: dict[str, Any]) -> None:
+    platform.node = lambda: host
+    find(storage, runs, **options)
 
 
 def until(happened: Callable[[], object], seconds: float = 60) -> None:
@@ -84,16 +79,3 @@ def grpc_server(folder: Path) -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
-
-
-def main(storage: str, runs: str, host: str, epochs: str, trials: str, lease: str, *others: str) -> None:
-    platform.node = lambda: host
-    if others:
-        mark, number = Path(others[0]), int(others[1])
-        (mark / str(os.getpid())).touch()
-        until(lambda: len(list(mark.iterdir())) == number)
-    find(storage, Path(runs), epochs=int(epochs), trials=int(trials), lease=float(lease))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -15,6 +15,7 @@ from lesam.lab.report.page import html
 from lesam.lab.report.page.content import Content, content
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.runs.snapshot import FILES, ROOMS, Snapshot, stamp
+from lesam.lab.sweeps.history import FOLDER, beside
 
 REFRESH = 3.0
 """Seconds between two questions of a page."""
@@ -58,7 +59,8 @@ class WatchedFolder:
     def _looked_at(self) -> Made:
         runs, complaints = self._runs()
         stamps = {run.path: stamp(run) for run in runs}
-        seen = (stamps, complaints)
+        searches = self._searches(runs, complaints)
+        seen = (stamps, complaints, [(file, _changed(file)) for file in searches])
         if self._made is not None and seen == self._seen:
             return self._made
         self._known = {run.path: self._snapshot(run, stamps[run.path]) for run in runs}
@@ -66,7 +68,7 @@ class WatchedFolder:
         shown = [snapshot for run, (_, snapshot) in zip(runs, self._known.values(), strict=True) if run not in outside]
         complaints = [*complaints, *(_leads_out(run.path) for run in outside)]
         try:
-            made = content(shown, sources=[self._folder], complaints=complaints)
+            made = content(shown, sources=[self._folder], complaints=complaints, searches=searches)
         except Exception as error:  # a page that says what is wrong instead of none, until the files change
             complaints.append(f"the runs cannot be shown ({type(error).__name__}: {error})")
             made = content([], sources=[self._folder], complaints=complaints)
@@ -88,6 +90,14 @@ class WatchedFolder:
             return find_runs([self._folder], follow=follow), complaints
         except (ValueError, OSError) as error:
             return [], [str(error), *complaints]
+
+    def _searches(self, runs: list[RunFolder], complaints: list[str]) -> list[Path]:
+        """The histories of searches beside the runs; those behind a link out of the folder are named."""
+        folders = {run.path.parent / FOLDER for run in runs}
+        complaints += [_leads_out(folder) for folder in sorted(folders) if not self._holds(folder)]
+        found = beside(run.path for run in runs if self._holds(run.path.parent / FOLDER))
+        complaints += [_leads_out(file) for file in found if not self._holds(file)]
+        return [file for file in found if self._holds(file)]
 
     def _snapshot(self, run: RunFolder, at: Any) -> tuple[Any, Snapshot]:
         known = self._known.get(run.path)
@@ -112,6 +122,13 @@ class WatchedFolder:
             yield run.path / room
             with suppress(OSError):  # none, or one that cannot be looked into
                 yield from (run.path / room).iterdir()
+
+
+def _changed(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _leads_out(path: Path) -> str:

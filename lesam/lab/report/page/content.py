@@ -18,6 +18,7 @@ from lesam.lab.report.page.kept import collect
 from lesam.lab.report.page.missing import missing
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import settings
+from lesam.lab.sweeps import history
 
 Content = dict[str, Any]
 
@@ -28,6 +29,7 @@ def content(
     sources: Sequence[Path],
     links_from: Path | None = None,
     complaints: Sequence[str] = (),
+    searches: Sequence[Path] = (),
 ) -> Content:
     """Read the runs and make the record.
 
@@ -36,16 +38,17 @@ def content(
         sources: The paths that were asked for, as commands name them.
         links_from: Folder of the page, from which run folders are linked; None for no links.
         complaints: What is known to be wrong already; the page's own list begins with it.
+        searches: Files with histories of searches.
     """
     every = list(runs)
     try:
-        return _record(every, sources, links_from, complaints)
+        return _record(every, sources, links_from, complaints, searches)
     except Exception:  # damage of a kind that nobody has thought of must not take the other runs away
         damaged = {run.path: words for run in every if (words := _damage(run, sources, links_from))}
         if not damaged:
             raise
         good = [run for run in every if run.path not in damaged]
-        return _record(good, sources, links_from, [*complaints, *damaged.values()])
+        return _record(good, sources, links_from, [*complaints, *damaged.values()], searches)
 
 
 def _damage(run: RunFolder, sources: Sequence[Path], links_from: Path | None) -> str:
@@ -58,9 +61,14 @@ def _damage(run: RunFolder, sources: Sequence[Path], links_from: Path | None) ->
 
 
 def _record(
-    runs: Iterable[RunFolder], sources: Sequence[Path], links_from: Path | None, complaints: Sequence[str]
+    runs: Iterable[RunFolder],
+    sources: Sequence[Path],
+    links_from: Path | None,
+    complaints: Sequence[str],
+    searches: Sequence[Path] = (),
 ) -> Content:
     entries, unread = read(runs)
+    searched, unread_searches = _searches(searches)
     kept = collect(entries)
     contested = contests(entries)
     drawn = charts.drawn(entries)
@@ -90,6 +98,7 @@ def _record(
             "attacks", "Robustness", [*flatness_charts.attacks(drawn, kept), *flatness_charts.corruptions(drawn, kept)]
         ),
         _section("configuration", "Configuration", [], [configured]),
+        _section("search", "Search", [], searched),
         _section("runs", "Runs and environment", [], [tables.runs(entries, links_from=links_from)]),
     ]
     made = {
@@ -112,7 +121,7 @@ def _record(
         "left_out": len(entries) - len(drawn),
         "sections": [section for section in sections if section["charts"] or section["tables"]],
         "missing": missing(entries, kept, sources),
-        "problems": [*complaints, *unread, *kept.notes],
+        "problems": [*complaints, *unread, *unread_searches, *kept.notes],
     }
     return {name: _encodable(value) for name, value in made.items()}
 
@@ -121,6 +130,18 @@ def _section(
     id: str, title: str, charts: list[dict[str, Any]], tables: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     return {"id": id, "title": title, "charts": charts, "tables": [table for table in tables if table["rows"]]}
+
+
+def _searches(files: Sequence[Path]) -> tuple[list[tables.Table], list[str]]:
+    """A table for each search, and a sentence about every file that cannot be shown."""
+    found: list[tables.Table] = []
+    complaints: list[str] = []
+    for file in files:
+        try:
+            found.append(tables.search(history.read(file), f"search-{len(found)}"))
+        except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+            complaints.append(f"the search {file} cannot be shown ({type(error).__name__}: {error})")
+    return found, complaints
 
 
 def _key(entry: Entry) -> str:

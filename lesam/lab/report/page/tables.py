@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -158,6 +158,44 @@ def runs(entries: Sequence[Entry], *, links_from: Path | None) -> Table:
     return _table("runs", "Runs", "Every run folder of the page, and what its last start ran on.", columns, rows)
 
 
+def search(history: Mapping[str, Any], id: str) -> Table:
+    """Every trial of a search, as its history has them."""
+    trials = history["trials"]
+    paths = list(dict.fromkeys(path for trial in trials for path in trial["setting"]))
+    rows = []
+    for trial in trials:
+        every = list(trial["runs"].values())
+        ended = spread(number(run["accuracy"]) for run in every)
+        rows.append(
+            [
+                _value(trial, "number"),
+                *(_value(trial["setting"], path) for path in paths),
+                _text(str(trial["state"])),
+                _spread(ended, percent=True),
+                _number(0 if ended is None else ended.n),
+                _number(sum(number(run["epochs"]) or 0.0 for run in every)),
+                *(_text(str(trial[name] or "")) for name in ("host", "started", "ended")),
+                _text("" if trial["resumes"] is None else str(trial["resumes"])),
+                _text(str(trial["error"])),
+            ]
+        )
+    columns = [
+        _column("trial", "number"),
+        *(_column(path) for path in paths),
+        _column("state"),
+        _column("validation accuracy (%)", "spread"),
+        _column("runs", "number"),
+        _column("epochs", "number"),
+        *(_column(title) for title in ("machine", "started (UTC)", "ended (UTC)", "resumes trial", "error")),
+    ]
+    note = (
+        "Every trial of the search, in the order in which they were proposed. Accuracies are of the runs that came to "
+        "their end, epochs of all runs of the trial; a setting that was given back is tried again by the trial that "
+        "resumes it."
+    )
+    return _table(id, f"Search {history['study']}", note, columns, rows)
+
+
 def ended(member: Member) -> str:
     """How a run ended, or how far it is."""
     at = (member.summary or {}).get("diverged_at")
@@ -196,7 +234,7 @@ def _folder(member: Member, links_from: Path | None) -> Cell:
     return _text(path.name) | {"href": quote(os.fsencode(relative)) + "/"}  # a colon would begin another address
 
 
-def _value(mine: dict[str, Any], path: str) -> Cell:
+def _value(mine: Mapping[str, Any], path: str) -> Cell:
     if path not in mine:
         return _text("")
     value = mine[path]
