@@ -71,6 +71,7 @@ def _trial(trial: FrozenTrial) -> dict[str, Any]:
     ended = {
         str(run["seed"]): {"accuracy": run["accuracy"], "epochs": run["epochs"], "folder": run["folder"]}
         for run in known.get(ENDED, ())
+        if "seed" in run  # trials of earlier versions do not say it
     }
     stopped = {seed: {"accuracy": None, "epochs": epochs} for seed, epochs in known.get(STOPPED, {}).items()}
     return {

@@ -268,8 +268,9 @@ class _Driver:
         return sharing.accuracies(self._study.best_trial) if finished else {}
 
     def _hopeless(self, opened: _Open, event: Event) -> bool:
-        """Whether the pruner gives a setting up after an epoch of its first seed."""
-        return self._report(opened, event) and opened.trial.should_prune()
+        """Whether the pruner gives a setting up after an epoch of its first seed; what has ended is not stopped."""
+        left = opened.epochs[self._seeds[0]] < event.job.config.schedule.epochs
+        return self._report(opened, event) and left and opened.trial.should_prune()
 
     def _report(self, opened: _Open, event: Event) -> bool:
         """Tell the pruner the validation accuracies that it does not know, also those from before a run resumed."""

@@ -112,7 +112,8 @@ def summaries(study: optuna.Study) -> list[Mapping[str, Any]]:
 
 def accuracies(trial: FrozenTrial) -> dict[int, float]:
     """Validation accuracy of the runs of a trial that ended, by their seeds."""
-    return {ended["seed"]: ended["accuracy"] for ended in trial.user_attrs.get(ENDED, ())}
+    found = trial.user_attrs.get(ENDED, ())
+    return {ended["seed"]: ended["accuracy"] for ended in found if "seed" in ended}  # earlier versions do not say it
 
 
 def _numbered(study: optuna.Study, number: int) -> FrozenTrial:

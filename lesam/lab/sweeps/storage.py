@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 KINDS = "sqlite:///FILE, journal:///FILE, grpc://HOST:PORT or postgresql://USER@HOST/DATABASE"
 SECONDS_TO_ANSWER = 10
 """A server that does not answer for so long is not there."""
+SECONDS_TO_WRITE = 60
+"""For which a process waits while others write to an SQLite file."""
 HOST = "host"
 """Attribute of a study in an SQLite file: the machine that made it."""
 
@@ -81,7 +83,7 @@ def explained(url: str) -> Iterator[None]:
 
 def _sqlite(url: str) -> optuna.storages.BaseStorage:
     _file(url)
-    return _relational(url)
+    return _relational(url, connect_args={"timeout": SECONDS_TO_WRITE})
 
 
 def _journal(url: str) -> optuna.storages.BaseStorage:

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from lesam.lab.cli import main
 from lesam.lab.execution.jobs import Event, Job, Progress
+from lesam.lab.runs.folder import RunFolder
 from lesam.lab.sweeps import sharing
 from lesam.lab.sweeps.proposals import NumberedSampler
 from lesam.lab.sweeps.pruning import Prune, clearly_worse, pruner_of
@@ -31,8 +32,9 @@ class Known:
 
     speaks = False
 
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
+    def __init__(self, curve: Curve, *, runs: Path | None = None, behind: int = 0) -> None:
+        """With ``runs``, some epochs of each run are behind it, in its folder there."""
+        self._curve, self._runs, self._behind = curve, runs, behind
         self.trained: dict[Any, int] = {}
 
     def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
@@ -46,7 +48,11 @@ class Known:
             self.trained[job.key] = epoch + 1
             accuracy = self._curve(job.config.optimizer.sigma, job.config.seed, epoch)
             row = {"epoch": epoch, "validation_accuracy": accuracy, "train_loss": 1.0, "perturbed_loss": 1.0}
-            if progress(Event(job=job, kind="epoch", row=row)) is False:
+            if self._runs is not None and epoch < self._behind:
+                folder = RunFolder.of(job.config, self._runs)
+                folder.path.mkdir(exist_ok=True)
+                folder.append(row, [])
+            elif progress(Event(job=job, kind="epoch", row=row)) is False:
                 progress(Event(job=job, kind="stopped"))
                 return
         progress(Event(job=job, kind="done", summary={"last": row, "folder": job.config.folder_name}))
@@ -92,6 +98,26 @@ def test_over_epochs_the_trials_are_those_of_optuna_alone(prune: Prune, tmp_path
         outcome(study, [0])
     )
     assert f"stopped early, {len(stopped)} runs saved)" in outcome(study, [0])
+
+
+@pytest.mark.parametrize("behind", [4, EPOCHS])
+def test_the_pruner_knows_the_epochs_from_before_a_run_resumed(behind: int, tmp_path: Path) -> None:
+    executor = Known(rising, runs=tmp_path, behind=behind)
+    study = find(f"journal:///{tmp_path / 'study'}", tmp_path, executor=executor, epochs=EPOCHS, prune="median")
+    (trial,) = study.trials
+    sigma = trial.params[SIGMA[0].path]
+    assert trial.intermediate_values == {epoch: rising(sigma, 0, epoch) for epoch in range(EPOCHS)}
+
+
+def test_a_run_that_has_ended_is_not_stopped(tmp_path: Path) -> None:
+    def late(sigma: float, seed: int, epoch: int) -> float:
+        return 0.01 if epoch + 1 < EPOCHS else sigma
+
+    executor = Known(late)
+    study = find(
+        f"journal:///{tmp_path / 'study'}", tmp_path, executor=executor, epochs=EPOCHS, trials=9, prune="median"
+    )
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
 def test_without_pruning_everything_is_trained(tmp_path: Path) -> None:
