@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import random
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 KINDS = "sqlite:///FILE, journal:///FILE, grpc://HOST:PORT or postgresql://USER@HOST/DATABASE"
 SECONDS_TO_ANSWER = 10
 """A server that does not answer for so long is not there."""
+ATTEMPTS = 10
+"""To make the tables of a database, while other processes try the same."""
 SECONDS_TO_WRITE = 60
 """For which a process waits while others write to an SQLite file."""
 HOST = "host"
@@ -145,16 +149,21 @@ _OPENERS = {
 
 def _relational(url: str, dialect: str = "", **options: object) -> optuna.storages.BaseStorage:
     import optuna
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
     named = f"{dialect}://{url.partition('://')[2]}" if dialect else url
-    try:
-        return optuna.storages.RDBStorage(named, engine_kwargs=options)
-    except SQLAlchemyError:
-        # Another process may be making the same tables at this moment; what is really wrong is so a second time.
-        return optuna.storages.RDBStorage(named, engine_kwargs=options)
-    except ValueError as error:
-        raise _refusal(url, _first_line(error)) from None
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return optuna.storages.RDBStorage(named, engine_kwargs=dict(options))
+        except SQLAlchemyError as error:
+            # Another process makes the same tables at this moment: databases say so in different words.
+            racing = isinstance(error, IntegrityError | ProgrammingError) or "already exists" in str(error)
+            if not racing or not left:
+                raise
+        except (ValueError, RuntimeError) as error:  # a port that is no number; tables of another version of Optuna
+            raise _refusal(url, _first_line(error)) from None
+        time.sleep(random.uniform(0.0, 0.3))
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _file(url: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from optuna.trial import TrialState
 
 from lesam.lab.execution.jobs import Event
-from lesam.lab.runs.folder import RunFolder
+from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.sweeps import sharing
 from lesam.lab.sweeps.leases import LEASE, Leases, host_of, is_free
 from lesam.lab.sweeps.proposals import NumberedSampler
@@ -52,14 +53,37 @@ def test_two_machines_share_a_study_in_a_journal(tmp_path: Path) -> None:
     assert {host_of(trial) for trial in finished} == {"node-0", "node-1"}
 
 
-@pytest.mark.parametrize("kind", ["grpc", "postgresql"])
-def test_two_drivers_share_a_study_of_a_server(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(params=["sqlite", "grpc", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "postgresql":
+        yield request.getfixturevalue("postgresql")
+    elif request.param == "grpc":
+        with grpc_server(tmp_path) as url:
+            yield url
+    else:
+        yield f"sqlite:///{tmp_path / 'study.sqlite3'}"
+
+
+def test_two_drivers_share_a_study_in_a_database(database: str, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(find, database, tmp_path / "runs", epochs=2, trials=6) for _ in range(2)]
+    for each in asked:
+        each.result()
+    assert_shared(database, tmp_path / "runs", 6)
+
+
+def test_a_server_that_ends_is_said_in_a_sentence(tmp_path: Path) -> None:
     with ExitStack() as servers:
-        server = servers.enter_context(grpc_server(tmp_path)) if kind == "grpc" else request.getfixturevalue(kind)
-        with ThreadPoolExecutor(2) as threads:
-            asked = [threads.submit(find, server, tmp_path / "runs", epochs=2, trials=6) for _ in range(2)]
-        assert [len(each.result().best_trials) for each in asked]
-        assert_shared(server, tmp_path / "runs", 6)
+        url = servers.enter_context(grpc_server(tmp_path))
+
+        def end(event: Event) -> None:
+            if event.kind == "epoch":
+                servers.close()
+
+        with pytest.raises(ValueError, match=rf"--storage {url} cannot be used: its server says: ") as caught:
+            find(url, tmp_path / "runs", epochs=2, progress=end)
+    assert "\n" not in str(caught.value)
+    assert len(find_runs([tmp_path / "runs"])) == 1
 
 
 def test_proposals_follow_from_the_seed_and_the_number(tmp_path: Path) -> None:

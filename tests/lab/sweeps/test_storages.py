@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from lesam.lab.cli import main
@@ -64,3 +66,18 @@ def test_a_file_of_sqlite_belongs_to_one_machine(tmp_path: Path, monkeypatch: py
     find(journal, tmp_path)
     monkeypatch.undo()
     assert len(find(journal, tmp_path, trials=2).trials) == 2
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_processes_that_open_a_new_database_at_once_all_can(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'new.sqlite3'}"
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgresql")
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE new_one")
+        url = f"{server.rpartition('/')[0]}/new_one"
+    with ThreadPoolExecutor(6) as threads:
+        opened = list(threads.map(open_storage, [url] * 6))
+    assert len({id(storage) for storage in opened}) == 6
