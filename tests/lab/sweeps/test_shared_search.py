@@ -18,15 +18,8 @@ from lesam.lab.execution.jobs import Event
 from lesam.lab.runs.folder import RunFolder, find_runs
 from lesam.lab.sweeps import sharing
 from lesam.lab.sweeps.leases import LEASE, Leases, host_of, is_free
-from lesam.lab.sweeps.proposals import NumberedSampler
-from lesam.lab.sweeps.storage import open_study
 from tests.lab.running import assert_same_run
-from tests.lab.sweeps.searching import SIGMA, driver, find, grpc_server, until
-
-
-def opened(storage: str, seed: int = 0) -> optuna.Study:
-    sampler, pruner = NumberedSampler(seed), optuna.pruners.NopPruner()
-    return open_study(storage, name="mine", sampler=sampler, pruner=pruner)
+from tests.lab.sweeps.searching import SIGMA, driver, find, grpc_server, opened, until
 
 
 def assert_shared(storage: str, runs: Path, total: int) -> list[optuna.trial.FrozenTrial]:
@@ -169,7 +162,7 @@ def test_a_lease_is_renewed_while_nothing_happens(tmp_path: Path) -> None:
 def test_runs_of_a_machine_that_was_lost_resume_bit_for_bit(tmp_path: Path) -> None:
     """Its driver is killed; nobody but the lease tells the other machine."""
     url, runs, epochs = f"journal:///{tmp_path / 'study'}", tmp_path / "runs", 40
-    lost = driver(url, runs, "node-a", epochs=epochs, lease=2.0)
+    lost = driver(url, runs, "node-a", epochs=epochs, checkpoint_every=1, lease=2.0)
     rows: list[Any] = []
 
     def some_epochs() -> bool:

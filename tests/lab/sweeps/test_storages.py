@@ -11,7 +11,7 @@ import pytest
 
 from lesam.lab.cli import main
 from lesam.lab.sweeps.storage import open_storage
-from tests.lab.sweeps.searching import find, free_port
+from tests.lab.sweeps.searching import free_port, opened
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_the_command_refuses_it_without_a_traceback(tmp_path: Path, capsys: pyte
 
 
 def test_a_file_of_sqlite_belongs_to_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{tmp_path / 'study.sqlite3'}"
-    find(url, tmp_path)
+    file, journal = f"sqlite:///{tmp_path / 'study.sqlite3'}", f"journal:///{tmp_path / 'study.journal'}"
+    opened(file).ask()
+    opened(journal).ask()
     monkeypatch.setattr(platform, "node", lambda: "another-machine")
     with pytest.raises(ValueError, match=r"this is another-machine: .*; use --storage journal:///FILE .*, grpc://"):
-        find(url, tmp_path, trials=2)
-    journal = f"journal:///{tmp_path / 'study.journal'}"
-    find(journal, tmp_path)
+        opened(file)
+    assert len(opened(journal).trials) == 1
     monkeypatch.undo()
-    assert len(find(journal, tmp_path, trials=2).trials) == 2
+    assert len(opened(file).trials) == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
