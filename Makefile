@@ -71,7 +71,7 @@ $(VENV)/.lab: $(REQUIREMENTS) | $(BIN)/python
 	touch $@
 
 $(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
-	$(PIP) --editable ".[flatness,lab,lightning,ray,slurm,transformers,docs,dev]"
+	$(PIP) --editable ".[flatness,lab,lightning,postgresql,ray,slurm,transformers,docs,dev]"
 	touch $@ $(VENV)/.lab
 
 $(VENV)-oldest/.done: pyproject.toml Makefile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,6 +84,8 @@ def sweep(
     ranges = [Range.parse(text) for text in search]
     if trials < 1:
         raise ValueError(f"--trials must be at least 1, got {trials}")
+    if where.jobs is None and where.on != "local":  # all at once, none could learn from another
+        where = replace(where, jobs=max(1, trials // 4) * len(seeds))
     trainer = executor(where, runs, jobs=1)
     with Display(trials * len(seeds)) as display:
         found = searching.search(

@@ -20,9 +20,9 @@ class OnlyFinished:
         """Name where run folders lie."""
         self._runs = runs
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> None:
+    def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Look all jobs up."""
-        for job in jobs:
+        for job in filter(None, jobs):
             config = laid_out(job.config, processes(job.config.system))
             summary = RunFolder.of(config, self._runs).summary()
             progress(Event(job=job, kind="stopped" if summary is None else "done", summary=summary))
