@@ -76,9 +76,7 @@ class OnSlurm(Remote):
             raise ValueError(f"--gpus {needs.gpus:g}: SLURM gives whole GPUs; with --on slurm it is 0 or 1")
         if shutil.which("sbatch") is None:
             raise ValueError("--on slurm: there is no sbatch here; start this on a login node of the cluster")
-        there = _asked(["sinfo", "--noheader", "--format=%R"]).split()
-        if partition is not None and partition not in there:
-            raise ValueError(f"--partition {partition}: the cluster has {', '.join(sorted(set(there)))}")
+        _check_nodes(needs, partition)
         import submitit
 
         logs = self.runs / ".slurm" / "%j"
@@ -130,6 +128,21 @@ class OnSlurm(Remote):
         until = time.monotonic() + CANCELLING
         while time.monotonic() < until and (queued := _queued(tickets)) is not None and queued & set(ids):
             time.sleep(1)
+
+
+def _check_nodes(needs: Needs, partition: str | None) -> None:
+    """Refuse what no node of a partition has: SLURM itself may queue it for ever."""
+    nodes = [line.split() for line in _asked(["sinfo", "--noheader", "--format=%R %c %G"]).splitlines()]
+    if partition is not None and partition not in {name for name, _, _ in nodes}:
+        raise ValueError(
+            f"--partition {partition}: the cluster has {', '.join(sorted({name for name, _, _ in nodes}))}"
+        )
+    here = [(cores, others) for name, cores, others in nodes if partition in (None, name)]
+    most = max((int(cores.rstrip("+")) for cores, _ in here), default=0)
+    if needs.cpus > most and not any(cores.endswith("+") for cores, _ in here):
+        raise ValueError(f"a run asks for {needs.cpus} cores, and no node has more than {most}; lower --cpus")
+    if needs.gpus and not any("gpu" in others for _, others in here):
+        raise ValueError(f"a run asks for a GPU, and no node of {partition or 'the cluster'} has one; leave --gpus out")
 
 
 def _answer(ticket: Any) -> Answer:

@@ -41,6 +41,7 @@ SlurmdTimeout=10
 KillWait=10
 MinJobAge=300
 JobRequeue=1
+EnforcePartLimits=ALL
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=short Nodes={host} Default=YES MaxTime=60 State=UP
 """

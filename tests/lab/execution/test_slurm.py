@@ -177,7 +177,11 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_queued(here: 
         OnSlurm(runs=tmp_path, jobs=None, needs=Needs(), partition="long")
     with pytest.raises(ValueError, match="SLURM gives whole GPUs"):
         OnSlurm(runs=tmp_path, jobs=None, needs=Needs(gpus=0.5))
-    many = OnSlurm(runs=tmp_path, jobs=None, needs=Needs(cpus=64))
+    with pytest.raises(ValueError, match="a run asks for 64 cores, and no node has more than 2"):
+        OnSlurm(runs=tmp_path, jobs=None, needs=Needs(cpus=64))
+    with pytest.raises(ValueError, match="a run asks for a GPU, and no node of the cluster has one"):
+        OnSlurm(runs=tmp_path, jobs=None, needs=Needs(gpus=1))
+    longer = OnSlurm(runs=tmp_path, jobs=None, needs=Needs(), minutes=120)  # than the partition allows
     with pytest.raises(ValueError, match="SLURM did not take the runs: "):
-        many.run([Job(key=0, config=long_run())], lambda event: None)
+        longer.run([Job(key=0, config=long_run())], lambda event: None)
     assert not here("squeue", "-h").strip()
