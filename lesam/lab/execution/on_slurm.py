@@ -133,10 +133,9 @@ class OnSlurm(Remote):
 def _check_nodes(needs: Needs, partition: str | None) -> None:
     """Refuse what no node of a partition has: SLURM itself may queue it for ever."""
     nodes = [line.split() for line in _asked(["sinfo", "--noheader", "--format=%R %c %G"]).splitlines()]
-    if partition is not None and partition not in {name for name, _, _ in nodes}:
-        raise ValueError(
-            f"--partition {partition}: the cluster has {', '.join(sorted({name for name, _, _ in nodes}))}"
-        )
+    names = sorted({name for name, _, _ in nodes})
+    if partition is not None and partition not in names:
+        raise ValueError(f"--partition {partition}: the cluster has {', '.join(names)}")
     here = [(cores, others) for name, cores, others in nodes if partition in (None, name)]
     most = max((int(cores.rstrip("+")) for cores, _ in here), default=0)
     if needs.cpus > most and not any(cores.endswith("+") for cores, _ in here):

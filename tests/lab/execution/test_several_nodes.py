@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,21 +19,16 @@ SETTINGS = [part for change in ("schedule.epochs=60", *LONG[1:]) for part in ("-
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def meeting() -> TCPStore:
     """Where agents meet: if one of them kept it, the other would fail where that one ends first."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield store.port
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def agents(port: int, runs: Path, *options: str) -> list[subprocess.Popen[str]]:
+def agents(meeting: TCPStore, runs: Path, *options: str) -> list[subprocess.Popen[str]]:
     """What is started on each of the nodes: the same command, with the address where they meet."""
     launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1"]
-    launcher += [
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{port}",
-        f"--rdzv-id={runs.name}",
-        "--rdzv-conf=is_host=0",
-    ]
+    launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meeting.port}", "--rdzv-conf=is_host=0"]
+    launcher += [f"--rdzv-id={runs.name}"]
     train = ["-m", "lesam", "train", "digits", "--scale", "smoke", "--accelerator", "cpu", *SETTINGS, *options]
     command = [sys.executable, *launcher, *train, "--runs", str(runs)]
     return [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
@@ -50,9 +44,11 @@ def folder(runs: Path) -> RunFolder | None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_run_whose_worker_is_killed_is_restarted_and_resumes(strategy: str, tmp_path: Path, port: int) -> None:
-    ended(agents(port, tmp_path / "undisturbed", "--strategy", strategy))
-    started = agents(port, tmp_path / "disturbed", "--strategy", strategy)
+def test_a_run_whose_worker_is_killed_is_restarted_and_resumes(
+    strategy: str, tmp_path: Path, meeting: TCPStore
+) -> None:
+    ended(agents(meeting, tmp_path / "undisturbed", "--strategy", strategy))
+    started = agents(meeting, tmp_path / "disturbed", "--strategy", strategy)
     wait_for(lambda: (run := folder(tmp_path / "disturbed")) is not None and len(run.metrics()) > 15)
     (worker,) = psutil.Process(started[1].pid).children()
     worker.send_signal(signal.SIGKILL)
