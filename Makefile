@@ -41,8 +41,8 @@ benchmarks: $(VENV)/.all ## side-by-side measurements, minutes each; ends with a
 benchmark-tables: $(VENV)/.all ## docs/benchmarks.md again, from the records in benchmarks/results
 	$(BIN)/python benchmarks/tables.py docs/benchmarks.md
 
-study-tables: $(VENV)/.lab ## every table and figure of the study again, from the records in results/study
-	$(BIN)/python -m lesam.lab.paper.study tables results/study docs/images docs/study.md README.md
+study-tables: $(VENV)/.lab ## every table and figure of the study and the price again, from the records in results
+	$(BIN)/python -m lesam.lab.paper.study tables results docs/images docs/study.md docs/price.md README.md
 
 test-oldest: $(VENV)-oldest/.done ## the optimizers and flatness on the oldest supported torch, without any framework
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \

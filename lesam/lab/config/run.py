@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from lesam.lab.config.optimizer import UNLESS_DEFAULT, OptimizerConfig
+from lesam.lab.config.optimizer import PLAIN, UNLESS_DEFAULT, OptimizerConfig
 from lesam.lab.config.suggest import unknown
 from lesam.lab.config.task import ClassificationConfig, TaskConfig
 
@@ -114,6 +114,8 @@ class ScheduleConfig:
     """Epoch from which the method replaces plain base steps."""
     carry_momentum: bool = True
     """At the switch: keep the base optimizer's buffers (True) or start with empty ones (False)."""
+    every: int = field(default=1, metadata=UNLESS_DEFAULT)
+    """Steps from one step of the method to the next, with plain base steps between them."""
 
     def __post_init__(self) -> None:
         """Refuse lengths and times that contradict each other."""
@@ -123,6 +125,11 @@ class ScheduleConfig:
             raise ValueError(f"schedule.steps must be at least 1 or None, got {self.steps}")
         if self.switch_at is not None and not 0 <= self.switch_at <= self.epochs:
             raise ValueError(f"schedule.switch_at must lie in 0..{self.epochs} (the epochs), got {self.switch_at}")
+        if self.every < 1 or (self.every > 1 and self.switch_at is not None):
+            raise ValueError(
+                "schedule.every must be at least 1, and 1 with schedule.switch_at; "
+                f"got {self.every} with switch_at={self.switch_at}"
+            )
         if min(self.lr_warmup, self.budget_warmup, self.budget_anneal_start or 0) < 0:
             raise ValueError("warm-up lengths and the start of annealing must not be negative")
         for name in ("lr_warmup", "budget_warmup", "budget_anneal_start"):
@@ -237,6 +244,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no part can see alone."""
+        if self.schedule.every > 1 and self.method in PLAIN:
+            raise ValueError(
+                f"schedule.every={self.schedule.every} says how often a method takes its own step instead of the "
+                f"base's, and plain {self.method} has none; leave it out"
+            )
         if self.record.track and self.system.strategy == "fsdp":
             raise ValueError(
                 "record.track needs the whole network on every worker, and system.strategy=fsdp shards it; "

@@ -63,9 +63,16 @@ class Timetable:
         return None if self.config.switch_at is None else self.config.switch_at * self.steps_per_epoch
 
     @property
-    def own_switch_step(self) -> int | None:
-        """The same, as the run's optimizer counts its steps."""
-        return None if self.switch_step is None else max(self.switch_step - self.head_start, 0)
+    def when(self) -> Callable[[int], bool] | None:
+        """The steps that are the method's and not plain ones of the base, as the run's optimizer counts them.
+
+        None where all are.
+        """
+        if self.config.every > 1:
+            return lesam.schedules.every(self.config.every)
+        return (
+            None if self.switch_step is None else lesam.schedules.from_step(max(self.switch_step - self.head_start, 0))
+        )
 
     @property
     def planned_epochs(self) -> int:

@@ -34,7 +34,7 @@ def build_optimizer(
     *,
     budget: Callable[[float], Schedule] | None = None,
     line: Callable[[float, float], Schedule] | None = None,
-    switch_step: int | None = None,
+    when: Callable[[int], bool] | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of a run.
 
@@ -43,7 +43,7 @@ def build_optimizer(
         model: The module whose parameters are trained, as the strategy wrapped it.
         budget: Turns the budget's peak value into a schedule over steps; None keeps it constant.
         line: A schedule from one value to another over the whole run; None keeps the first.
-        switch_step: First step of the method; plain base steps come before it.
+        when: Which steps are the method's, the others being plain ones of the base; None makes all of them its.
     """
     base = build_base(config, model.parameters())
     if config.method in PLAIN:
@@ -60,8 +60,8 @@ def build_optimizer(
     threshold_end = options.pop("threshold_end", None)
     if threshold_end is not None and line is not None:
         options["threshold"] = line(options["threshold"], threshold_end)
-    if switch_step is not None:
-        options["when"] = lesam.schedules.from_step(switch_step)
+    if when is not None:
+        options["when"] = when
     if config.batch_norm == "clean":
         options["model"] = model
     method: torch.optim.Optimizer = lesam.METHODS[config.method](

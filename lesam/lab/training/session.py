@@ -64,7 +64,7 @@ class Session:
             _synchronised(self.model, self.module),
             budget=self.times.budget,
             line=self.times.line,
-            switch_step=self.times.own_switch_step,
+            when=self.times.when,
         )
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self.task = make_task(

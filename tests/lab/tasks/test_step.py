@@ -35,8 +35,8 @@ def final_weights(config: RunConfig, runs: Path) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0) -> dict[str, torch.Tensor]:
-    """SGD with momentum, and from epoch ``start`` on LE-SAM's two passes, written out."""
+def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0, every: int = 1) -> dict[str, torch.Tensor]:
+    """SGD with momentum, and from epoch ``start`` on LE-SAM's two passes in every so many steps, written out."""
     optimizer: Any = config.optimizer
     splits = load(config.data.name, **config.data.options)
     torch.manual_seed(mix("weights", config.seed))
@@ -45,13 +45,15 @@ def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0) -> dict
     batches = Batches(splits.train, config.data.batch_size, augment, device="cpu", seed=config.seed)
     parameters = list(model.parameters())
     momentum = [torch.zeros_like(p) for p in parameters]
+    step = -1
     for epoch in range(config.schedule.epochs):
         lr = optimizer.lr * (1 + math.cos(math.pi * epoch / config.schedule.epochs)) / 2
         anneal = config.schedule.in_epochs().budget_anneal_start
         length = config.schedule.epochs - (anneal or 0)
         for images, labels in batches.epoch(epoch):
+            step += 1
             grads = torch.autograd.grad(functional.cross_entropy(model(images), labels), parameters)
-            if sigma is not None and epoch >= start:
+            if sigma is not None and epoch >= start and step % every == 0:
                 budget = sigma
                 if anneal is not None and epoch >= anneal:
                     turn = 1.0 if length <= 1 else (epoch - anneal) / (length - 1)
@@ -98,6 +100,13 @@ def test_switch_takes_plain_steps_first_and_carries_momentum(tmp_path: Path) -> 
     assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35, start=2))
     passes = [row["passes"] for row in RunFolder.of(config, tmp_path).metrics()]
     assert passes == [1, 1, 2, 2]
+
+
+def test_every_second_step_is_the_methods_and_the_others_are_the_bases(tmp_path: Path) -> None:
+    config = smoke("lesam", "schedule.epochs=4", "schedule.every=2", "record.keep=1")
+    assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35, every=2))
+    passes = [row["passes"] for row in RunFolder.of(config, tmp_path).metrics()]
+    assert passes == pytest.approx([5 / 3, 4 / 3, 5 / 3, 4 / 3])  # three steps an epoch
 
 
 def test_fresh_momentum_is_another_trajectory_with_the_same_prefix(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Keeps the study's records and document: ``python -m lesam.lab.paper.study``.
+"""Keeps the records and documents of contests: ``python -m lesam.lab.paper.study``.
 
-``collect RUNS RECORDS`` adds the finished runs of ``lesam reproduce study`` to the records, ``tables RECORDS IMAGES
-DOCUMENT...`` writes every figure and every table of the documents again.
+``collect CONTEST RUNS RESULTS`` adds the finished runs of ``lesam reproduce CONTEST`` to the records in
+``RESULTS/CONTEST``, ``tables RESULTS IMAGES DOCUMENT...`` writes every figure and every table of the documents again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,42 @@ import sys
 from pathlib import Path
 
 from lesam.lab.paper.experiment import Request
-from lesam.lab.paper.experiments.study import EXPERIMENT
-from lesam.lab.paper.study import document, figures, records
+from lesam.lab.paper.experiments import price, study
+from lesam.lab.paper.study import document, records
 from lesam.lab.paper.study.schedule import export
+from lesam.lab.paper.study.tables import Table
+from lesam.lab.report import plots
+
+CONTESTS = {one.name: one for one in (study.EXPERIMENT, price.EXPERIMENT)}
+
+
+def collect(name: str, runs: Path, results: Path) -> None:
+    """Add what is finished to the records of a contest."""
+    one = CONTESTS[name]
+    every = export(one.contest, Request(scale="small", runs=runs).of(one), results / name)
+    print(f"{len(every)} runs in {results / name}")
+
+
+def made_from(results: Path) -> dict[str, Table]:
+    """All tables of all contests by heading."""
+    made: dict[str, Table] = {}
+    for name, one in CONTESTS.items():
+        made |= one.tables(records.read(results / name), "small")
+    return made
 
 
 def main(arguments: list[str]) -> None:
     """Run one of the two commands."""
     match arguments:
-        case ["collect", runs, folder]:
-            every = export(Request(scale="small", runs=Path(runs)).of(EXPERIMENT), Path(folder))
-            print(f"{len(every)} runs in {folder}")
-        case ["tables", folder, images, *pages] if pages:
-            found = records.read(Path(folder))
+        case ["collect", name, runs, results] if name in CONTESTS:
+            collect(name, Path(runs), Path(results))
+        case ["tables", results, images, *pages] if pages:
+            made = made_from(Path(results))
             for page in pages:
-                document.fill(Path(page), found)
-            figures.draw(found, Path(images))
+                document.fill(Path(page), made)
+            for name, one in CONTESTS.items():
+                for picture, figure in one.figures(records.read(Path(results) / name)).items():
+                    plots.save(figure, Path(images) / picture)
         case _:
             sys.exit(__doc__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
-from lesam.lab.paper.study.groups import NEAR, NOISY, groups, names
+from lesam.lab.paper.study.groups import NEAR, NOISY, STUDY, groups
 from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS, Scores, under_attack
 from lesam.lab.paper.study.verdicts import Difference, Verdict, holm
 
@@ -37,7 +37,7 @@ class Judged:
 
 def claims(stage: Ranges) -> list[Claim]:
     """All claims about a stage whose entries compete there, those of the paper first."""
-    competing = set(names(stage, "small"))
+    competing = set(STUDY.names(stage, "small"))
     found = [claim for claim in _accuracies(stage) if {claim.ours, claim.theirs} <= competing]
     measured = any(one.part == "track" for group in groups(stage, "small") for one in group.followers)
     return [*found, *_attacks(stage), *([*_flatness(stage), *_dynamics()] if measured else [])]

@@ -1,4 +1,4 @@
-"""Where the study takes place, and over which settings each method is searched there: five, each twice as large."""
+"""Where contests take place, and over which settings each method is searched there: five, each twice as large."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lesam.lab import recipes
-from lesam.lab.config.optimizer import title
+from lesam.lab.config.optimizer import has_budget, title
 from lesam.lab.sweeps.tuning import Entry, Setting
 
 HELD_OUT: Setting = ("data.options.validation=0.25",)
@@ -39,7 +39,7 @@ class Ranges:
 
     def entry(self, method: str, name: str | None = None, fixed: Setting = ()) -> Entry:
         """A method over its five settings."""
-        field = "sigma" if method.startswith("lesam") else "rho"
+        field = "sigma" if has_budget(method) else "rho"
         return Entry(
             name=name or title(method),
             recipe=self.recipe,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,26 +10,26 @@ from matplotlib.figure import Figure
 from lesam.flatness.figures import legend_below, shared_legend
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import MLP, Ranges
-from lesam.lab.paper.study.groups import NOISY, groups, names
+from lesam.lab.paper.study.groups import NOISY, STUDY, groups
 from lesam.lab.paper.study.quantities import ACCURACY, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import Line, budget_lines
 from lesam.lab.paper.study.verdicts import Difference
-from lesam.lab.report import plots, style
+from lesam.lab.report import style
 from lesam.lab.report.paper_size import WIDTHS
 
 WIDTH = WIDTHS["page"]
 
 
-def draw(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write every picture that the records allow, and return the files."""
+def figures(records: Sequence[Record]) -> dict[str, Figure]:
+    """Every picture that the records allow, by name."""
     own = [one for one in records if one.recipe == MLP.recipe]
     drawn = {
-        "study-accuracy.png": accuracies(MLP, own),
-        "study-budgets.png": budgets(budget_lines(MLP, own)),
-        "study-flatness.png": flatness(own),
+        "study-accuracy": accuracies(MLP, own),
+        "study-budgets": budgets(budget_lines(MLP, own)),
+        "study-flatness": flatness(own),
     }
-    return [plots.save(figure, folder / name) for name, figure in drawn.items() if figure is not None]
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
@@ -38,7 +37,7 @@ def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
     scores = quantities(records).get(ACCURACY, {})
     base = title(stage.base)
     shown = {}
-    for name in names(stage, "small"):
+    for name in STUDY.names(stage, "small"):
         bar = base + NOISY if name.endswith(NOISY) else base
         found = Difference.between(scores.get(name, {}), scores.get(bar, {}))
         if found is not None and name != bar:

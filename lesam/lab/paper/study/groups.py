@@ -1,16 +1,13 @@
-"""Who competes on each stage, in the order in which it runs: searched entries, and followers of what was chosen."""
+"""Who competes on each stage of the study, in the order in which it runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from lesam.lab.config.optimizer import title
-from lesam.lab.paper.study.entries import MLP, Ranges, doublings
+from lesam.lab.paper.study.contest import Contest, Follower, Group
+from lesam.lab.paper.study.entries import MLP, STAGES, Ranges, doublings
 from lesam.lab.sweeps.tuning import Entry, Setting
-
-Part = Literal["search", "repeat", "track"]
-"""Trials on validation data, repetitions on test data, repetitions whose flatness is measured over training."""
 
 ANNEALED: Setting = ("schedule.budget_anneal_start=0.8",)
 CONSTANT: Setting = ("schedule.budget_anneal_start=null",)
@@ -29,9 +26,6 @@ TRACKED: Setting = (
     "record.track_samples=2000",
 )
 
-TRACKED_SEEDS = tuple(range(100, 110))
-"""Of runs whose flatness is measured: none of the repetitions, which are trained without."""
-
 OWN_WARMUP = 0.2
 WARMUPS = (0.02, 0.05, 0.1, OWN_WARMUP, 0.4)
 """Shares of training."""
@@ -41,39 +35,6 @@ CAPS = (1.0, 0.25, 0.0625)
 
 FIRST_NORM = 0.11
 """Of the first gradients of the fully connected network on MNIST-1D: their mean over the first epoch of trials."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Follower:
-    """Repetitions of what was chosen for another entry: with a multiple of its number, or with measurements."""
-
-    name: str
-    leader: Entry
-    part: Part = "repeat"
-    factor: float = 1.0
-    changes: Setting = ()
-
-    def setting(self, chosen: Setting) -> Setting:
-        """The leader's setting, multiplied.
-
-        >>> sam = MLP.entry("sam")
-        >>> Follower(name="SAM, twice the radius", leader=sam, factor=2.0).setting(("optimizer.rho=0.4",))
-        ('optimizer.rho=0.8',)
-        """
-        if self.factor == 1.0:
-            return chosen
-        pairs = (item.split("=") for item in chosen)
-        return tuple(f"{name}={float(value) * self.factor:.4g}" for name, value in pairs)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
-    """Entries that are searched together, and followers of entries before them."""
-
-    entries: tuple[Entry, ...] = ()
-    followers: tuple[Follower, ...] = ()
-    repeated: bool = True
-    """Whether the choice of a search is repeated on test data; a scan wants the trials alone."""
 
 
 def groups(stage: Ranges, scale: str) -> list[Group]:
@@ -96,16 +57,6 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         Group(followers=tuple(tracked(stage))),
         Group(entries=tuple(local(stage))),
     ]
-
-
-def names(stage: Ranges, scale: str) -> list[str]:
-    """The names of all that is repeated on test data, in order."""
-    found = []
-    for group in groups(stage, scale):
-        if group.repeated:
-            found += [entry.name for entry in group.entries]
-        found += [follower.name for follower in group.followers if follower.part == "repeat"]
-    return found
 
 
 def scheduled(stage: Ranges, method: str, words: str) -> Entry:
@@ -209,3 +160,6 @@ def capped_entry(stage: Ranges, share: float) -> Entry:
             (budget, f"optimizer.rho_max={float(budget.split('=')[1]) / FIRST_NORM * share:.4g}") for budget in budgets
         ),
     )
+
+
+STUDY = Contest(name="study", stages=STAGES, groups=groups)

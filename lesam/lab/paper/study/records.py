@@ -1,4 +1,4 @@
-"""What of a run the study keeps: its settings and its last row, small enough to be committed."""
+"""What of a run a contest keeps: its settings and its last row, small enough to be committed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, get_args
 from lesam.lab.attacks.pgd import PRESETS
 from lesam.lab.attacks.run import attack_run
 from lesam.lab.files import write_atomically
+from lesam.lab.paper.study.contest import Part
 from lesam.lab.paper.study.dynamics import dynamics
-from lesam.lab.paper.study.groups import Part
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.runs.repetitions import has_diverged
 from lesam.lab.runs.statistics import Spread
@@ -42,7 +42,7 @@ CURVE = ("epoch", "train_loss", "rho", "eigenvalue", "trace", "lpf_excess")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One finished run of the study."""
+    """One finished run of a contest."""
 
     entry: str
     recipe: str
@@ -138,7 +138,7 @@ def read(folder: Path) -> list[Record]:
                 one = Record(**{**values, "setting": tuple(values["setting"])})
                 _check(one)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ValueError(f"{file}, line {number} is no record of the study: {error}") from error
+                raise ValueError(f"{file}, line {number} is no record of a run: {error}") from error
             if one.place in found:
                 raise ValueError(
                     f"{file}, line {number} is a second run of {one.entry}, seed {one.seed} ({one.part}); the first "

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.claims import Judged, judged, open_claims
+from lesam.lab.paper.study.contest import TRACKED_SEEDS, Contest
 from lesam.lab.paper.study.entries import MLP, STAGES, Ranges
-from lesam.lab.paper.study.groups import TRACKED_SEEDS, groups, names
+from lesam.lab.paper.study.groups import STUDY
 from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS_QUANTITIES, Scores, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import budget_lines, budget_table
@@ -42,11 +43,12 @@ EDGE = "*"
 
 @dataclass(frozen=True, slots=True)
 class StageTables:
-    """Everything the study says about one stage."""
+    """Everything a contest says about one stage."""
 
     stage: Ranges
     records: Sequence[Record]
     scale: str = "small"
+    contest: Contest = STUDY
 
     @property
     def scores(self) -> Scores:
@@ -110,11 +112,11 @@ class StageTables:
         return [one for one in self._own if one.part == part]
 
     def _order(self, scores: Scores) -> list[str]:
-        return [name for name in names(self.stage, self.scale) if name in scores]
+        return [name for name in self.contest.names(self.stage, self.scale) if name in scores]
 
     def _searched(self) -> dict[str, dict[Setting, list[float]]]:
         found: dict[str, dict[Setting, list[float]]] = {}
-        for group in groups(self.stage, self.scale):
+        for group in self.contest.groups(self.stage, self.scale):
             for entry in group.entries:
                 for setting in entry.settings:
                     of = [o.score for o in self._of("search") if (o.entry, o.setting) == (entry.name, setting)]
@@ -137,20 +139,14 @@ FIRST: dict[str, Callable[[StageTables], Table]] = {
 """Tables of the first stage alone."""
 
 
-def headings() -> list[str]:
-    """Of all tables, whether there is anything in them yet or not."""
-    return [f"{stage.recipe}: {kind}" for stage in STAGES for kind in (KINDS | FIRST if stage is MLP else KINDS)]
-
-
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
-    """All tables that have rows, by heading."""
+    """All tables of the study by heading; one that nothing has run for has no rows."""
     found: dict[str, Table] = {}
     for stage in STAGES:
-        if any(one.recipe == stage.recipe for one in records):
-            of = StageTables(stage, records, scale)
-            kinds = KINDS | FIRST if stage is MLP else KINDS
-            found |= {f"{stage.recipe}: {kind}": make(of) for kind, make in kinds.items()}
-    return {heading: table for heading, table in found.items() if len(table) > 1}
+        of, started = StageTables(stage, records, scale), any(one.recipe == stage.recipe for one in records)
+        kinds = KINDS | FIRST if stage is MLP else KINDS
+        found |= {f"{stage.recipe}: {kind}": make(of) if started else [] for kind, make in kinds.items()}
+    return {heading: table if len(table) > 1 else [] for heading, table in found.items()}
 
 
 def _verdict(one: Judged, planned: int) -> tuple[str, ...]:

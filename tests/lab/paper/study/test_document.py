@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lesam.lab.paper.study import figures, records
+from lesam.lab.paper.study import records
+from lesam.lab.paper.study.__main__ import made_from
 from lesam.lab.paper.study.claims import judged
 from lesam.lab.paper.study.document import filled
 from lesam.lab.paper.study.entries import MLP
+from lesam.lab.paper.study.figures import figures
 from lesam.lab.paper.study.groups import scheduled
 from lesam.lab.paper.study.quantities import quantities
 from lesam.lab.paper.study.records import Record
-from lesam.lab.paper.study.tables import headings, tables
+from lesam.lab.paper.study.tables import tables
+from lesam.lab.report import plots
 
 ROOT = Path(__file__).resolve().parents[4]
 HEADING = "mnist1d-mlp: test accuracy"
@@ -40,22 +43,22 @@ def repetitions(entry: str, accuracies: list[float]) -> list[Record]:
 
 def test_only_what_lies_between_the_comments_changes():
     text = f"before\n<!-- table: {HEADING} -->\nold\n<!-- end of table -->\nafter\n"
-    found = filled(text, repetitions("SAM", [0.70, 0.72]))
+    found = filled(text, tables(repetitions("SAM", [0.70, 0.72])))
     assert found.startswith("before\n")
     assert found.endswith("<!-- end of table -->\nafter\n")
     assert "old" not in found
     assert "| SAM | 2 | rho 0.4 | 2 | 71.00 ± 1.41 |" in found
-    assert filled(found, repetitions("SAM", [0.70, 0.72])) == found
+    assert filled(found, tables(repetitions("SAM", [0.70, 0.72]))) == found
 
 
 def test_a_table_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="no table 'mnist1d-mlp: colours'"):
-        filled("<!-- table: mnist1d-mlp: colours -->\n<!-- end of table -->", repetitions("SAM", [0.7, 0.7]))
+        filled("<!-- table: mnist1d-mlp: colours -->\n<!-- end of table -->", tables([]))
 
 
 def test_a_table_without_rows_yet_says_so():
     text = "<!-- table: cifar100-mlp: searches -->\nold\n<!-- end of table -->"
-    assert "Not run yet." in filled(text, repetitions("SAM", [0.70, 0.72]))
+    assert "Not run yet." in filled(text, tables(repetitions("SAM", [0.70, 0.72])))
 
 
 def test_a_diverged_run_counts_as_nothing_and_is_said():
@@ -66,7 +69,7 @@ def test_a_diverged_run_counts_as_nothing_and_is_said():
 
 def test_every_figure_is_drawn_from_records(tmp_path: Path):
     """Three pictures where there are accuracies, trials of the scan and tracked runs; none without."""
-    assert figures.draw([], tmp_path) == []
+    assert figures([]) == {}
     curve = {name: [2.0, 1.0] for name in ("epoch", "train_loss", "rho", "eigenvalue", "trace", "lpf_excess")}
     (sam, base) = (repetitions(name, [0.70, 0.72, 0.71]) for name in ("SAM", "AdamW"))
     tracked = [dataclasses.replace(one, part="track", curve=curve) for one in sam]
@@ -75,9 +78,10 @@ def test_every_figure_is_drawn_from_records(tmp_path: Path):
         dataclasses.replace(sam[0], entry=scanned.name, part="search", setting=of, last={"validation_accuracy": 0.7})
         for of in scanned.settings
     ]
-    drawn = figures.draw([*sam, *base, *tracked, *trials], tmp_path)
-    assert [file.name for file in drawn] == ["study-accuracy.png", "study-budgets.png", "study-flatness.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in drawn)
+    found = figures([*sam, *base, *tracked, *trials])
+    assert list(found) == ["study-accuracy", "study-budgets", "study-flatness"]
+    for name, figure in found.items():
+        assert plots.save(figure, tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 committed = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")
@@ -85,13 +89,13 @@ committed = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents a
 
 @committed
 def test_the_committed_documents_have_the_numbers_of_the_committed_records():
-    found = records.read(ROOT / "results" / "study")
-    assert found
-    pages = [(ROOT / name).read_text() for name in ("docs/study.md", "README.md")]
-    for heading in headings():
+    made = made_from(ROOT / "results")
+    assert made["mnist1d-mlp: summary"]
+    pages = [(ROOT / name).read_text() for name in ("docs/study.md", "docs/price.md", "README.md")]
+    for heading in made:
         assert any(f"<!-- table: {heading} -->" in page for page in pages), heading
     for page in pages:
-        assert filled(page, found) == page
+        assert filled(page, made) == page
 
 
 @committed

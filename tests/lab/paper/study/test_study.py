@@ -12,10 +12,11 @@ from lesam.lab import paper
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
+from lesam.lab.paper.study.contest import Follower
 from lesam.lab.paper.study.entries import CIFAR_CONV, MLP, STAGES
-from lesam.lab.paper.study.groups import NEAR, Follower, groups, names
+from lesam.lab.paper.study.groups import NEAR, STUDY, groups
 from lesam.lab.paper.study.quantities import ACCURACY
-from lesam.lab.paper.study.schedule import DEFAULT_SEEDS, _fresh, export, study_runs
+from lesam.lab.paper.study.schedule import _Stage, contest_runs, export
 from lesam.lab.paper.study.tables import StageTables
 from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 from tests.lab.running import smoke, trained
@@ -32,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Request, Path]:
 
 def test_trials_come_first_and_methods_inherit_the_bases_setting(finished: tuple[Request, Path]):
     request, _ = finished
-    runs = list(study_runs(request))
+    runs = list(contest_runs(STUDY, request))
     base = [run for run in runs if run.entry.method == "adamw" and run.part == "search"]
     assert len(base) == 2 * len(SEARCH_SEEDS)
     scores = {
@@ -52,7 +53,7 @@ def test_trials_come_first_and_methods_inherit_the_bases_setting(finished: tuple
 def test_every_number_of_the_table_is_that_of_the_run_folders(finished: tuple[Request, Path]):
     request, folder = finished
     accuracies = []
-    for run in study_runs(request):
+    for run in contest_runs(STUDY, request):
         if run.part == "repeat" and run.name == "SAM":
             file = request.runs / run.config.folder_name / "summary.json"
             accuracies.append(100 * json.loads(file.read_text())["last"]["test_accuracy"])
@@ -63,8 +64,8 @@ def test_every_number_of_the_table_is_that_of_the_run_folders(finished: tuple[Re
 
 def test_records_survive_without_run_folders_and_parts_join(finished: tuple[Request, Path], tmp_path: Path):
     request, _ = finished
-    first = export(Request(scale="smoke", seeds=(0,), runs=request.runs, recipes=request.recipes), tmp_path)
-    both = export(request, tmp_path)
+    first = export(STUDY, Request(scale="smoke", seeds=(0,), runs=request.runs, recipes=request.recipes), tmp_path)
+    both = export(STUDY, request, tmp_path)
     assert len(both) == len(first) + 3  # a second repetition of two entries and a follower
     assert sorted(records.read(tmp_path), key=repr) == sorted(both, key=repr)
     again = StageTables(MLP, records.read(tmp_path), "smoke")
@@ -80,7 +81,7 @@ def test_a_damaged_record_is_named(tmp_path: Path):
 
 def test_a_follower_repeats_a_multiple_of_the_leaders_choice(finished: tuple[Request, Path]):
     request, _ = finished
-    runs = list(study_runs(request))
+    runs = list(contest_runs(STUDY, request))
     (chosen,) = {run.setting for run in runs if run.name == "SAM" and run.part == "repeat"}
     ((name, value),) = (item.split("=") for item in chosen)
     twice = [run for run in runs if run.name == "SAM, twice the radius"]
@@ -156,8 +157,8 @@ def test_p_values_count_the_claims_that_have_not_run():
 
 def test_more_seeds_than_planned_can_be_asked_for():
     request = Request(scale="smoke", seeds=tuple(range(53)), runs=Path("nowhere"), recipes=("mnist1d-mlp",))
-    assert len(_fresh(MLP, request)) == 53
-    assert len(_fresh(MLP, dataclasses.replace(request, seeds=DEFAULT_SEEDS))) == MLP.repeats
+    assert len(_Stage(STUDY, MLP, request).fresh()) == 53
+    assert len(_Stage(STUDY, MLP, dataclasses.replace(request, seeds=STUDY.seeds)).fresh()) == MLP.repeats
 
 
 def test_the_longer_base_has_twice_the_epochs_of_every_scale():
@@ -186,14 +187,14 @@ def test_the_price_of_a_late_switch_is_that_of_all_epochs(tmp_path: Path):
 
 def test_a_part_does_not_repeat_the_base(finished: tuple[Request, Path]):
     request, _ = finished
-    runs = list(study_runs(dataclasses.replace(request, methods=("sam",))))
+    runs = list(contest_runs(STUDY, dataclasses.replace(request, methods=("sam",))))
     assert {run.name for run in runs if run.part == "repeat"} == {"SAM", "SAM, twice the radius"}
     assert {run.name for run in runs if run.part == "search"} == {"AdamW", "SAM"}
 
 
 def test_a_run_of_another_setting_takes_the_place_of_the_old_one(finished: tuple[Request, Path], tmp_path: Path):
     request, _ = finished
-    every = export(request, tmp_path)
+    every = export(STUDY, request, tmp_path)
     old = [dataclasses.replace(one, fingerprint=f"old{one.fingerprint}", setting=("optimizer.rho=9",)) for one in every]
     found = records.merged(old, every)
     assert [one for one in found if one.part == "repeat"] == [one for one in every if one.part == "repeat"]
@@ -201,14 +202,14 @@ def test_a_run_of_another_setting_takes_the_place_of_the_old_one(finished: tuple
 
 def test_the_same_run_twice_is_refused(finished: tuple[Request, Path], tmp_path: Path):
     request, _ = finished
-    export(request, tmp_path)
+    export(STUDY, request, tmp_path)
     file = tmp_path / "mnist1d-mlp.jsonl"
     line = next(line for line in file.read_text().splitlines() if '"repeat"' in line)
     file.write_text(file.read_text() + line.replace('"fingerprint":"', '"fingerprint":"other') + "\n")
     with pytest.raises(ValueError, match="is a second run of"):
         records.read(tmp_path)
     file.write_text(line.replace('"test_accuracy":', '"tested":') + "\n")
-    with pytest.raises(ValueError, match="line 1 is no record of the study: no test_accuracy"):
+    with pytest.raises(ValueError, match="line 1 is no record of a run: no test_accuracy"):
         records.read(tmp_path)
 
 
@@ -216,5 +217,5 @@ def test_claims_name_entries_that_compete():
     found = claims(MLP)
     assert len({claim.text for claim in found}) == len(found) > 50
     named = {name for claim in found for name in (claim.ours, claim.theirs) if isinstance(name, str)}
-    assert named <= set(names(MLP, "small"))
+    assert named <= set(STUDY.names(MLP, "small"))
     assert "LE-SAM, 1.3 times the budget" in named

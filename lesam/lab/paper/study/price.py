@@ -1,0 +1,99 @@
+"""Who competes for the price: methods of one pass a step to two, each searched over five settings, on five stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lesam.lab import recipes
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study import entries
+from lesam.lab.paper.study.contest import Contest, Group
+from lesam.lab.paper.study.entries import Ranges, doublings, rates
+from lesam.lab.sweeps.tuning import Entry, Setting
+
+OURS = "onepasslesam"
+"""The method that the contest is about; it is measured by LE-SAM of two passes."""
+
+EVERY = 4
+"""Steps from one of two passes to the next."""
+
+UNCAPPED: Setting = ("optimizer.rho_max=null",)
+FALLING: Setting = ("optimizer.threshold=1", "optimizer.threshold_end=-1")
+"""AE-SAM's threshold over training, as its authors have it."""
+
+LIKE: Mapping[str, str] = {"looksam": "sam", "aesam": "sam", "emasam": "msam", OURS: "lesam"}
+"""Methods that no stage of the study has, and those whose radii or budgets they are searched over."""
+
+
+def _with_kin(stage: Ranges) -> Ranges:
+    """A stage of the study with further methods, ten repetitions and no attacks."""
+    first = {**stage.first, **{method: stage.first[kin] for method, kin in LIKE.items() if kin in stage.first}}
+    return replace(stage, first=first, repeats=10, attacks=())
+
+
+DIGITS = Ranges(
+    recipe="digits",
+    base="sgd",
+    base_settings=rates(2.5e-2, decay=5e-4),
+    first={"sam": 0.15, "esam": 0.075, "s2sam": 0.15, "msam": 0.25, "lesam": 0.0875},
+    repeats=10,
+)
+
+CONVOLUTIONAL = _with_kin(replace(entries.CIFAR_CONV, first={**entries.CIFAR_CONV.first, "msam": 0.25}))
+
+STAGES = (*map(_with_kin, (entries.MLP, entries.CNN, entries.CIFAR_MLP, DIGITS)), CONVOLUTIONAL)
+
+
+def groups(stage: Ranges, scale: str) -> list[Group]:
+    """The base, and all that is searched on top of it; few on the stage whose runs take minutes."""
+    base, sam, lesam, ours = stage.base_entry(), stage.entry("sam"), stage.entry("lesam"), _ours(stage)
+    if scale == "smoke":  # a look at the machinery
+        base = replace(base, settings=base.settings[:2], fixed=stage.smoke)
+        others = (ours, _now_and_then(stage, "sam"), lesam)
+        single = (replace(one, settings=one.settings[:1], fixed=(*one.fixed, *stage.smoke)) for one in others)
+        return [Group(entries=(base,)), Group(entries=tuple(single))]
+    if stage is CONVOLUTIONAL:
+        return [Group(entries=(base,)), Group(entries=(ours, stage.entry("msam"), sam, lesam))]
+    one_pass = [ours, *(stage.entry(method) for method in ("msam", "s2sam", "emasam"))]
+    one_pass += [_like_a_budget(stage, method, scale) for method in ("msam", "s2sam")]
+    between = (
+        _late(stage, scale),
+        stage.entry("looksam"),
+        _now_and_then(stage, "sam"),
+        _now_and_then(stage, "lesam"),
+        stage.entry("aesam", fixed=FALLING),
+        stage.entry("esam"),
+    )
+    return [Group(entries=(base,)), Group(entries=(*one_pass, *between, sam, lesam))]
+
+
+def _ours(stage: Ranges) -> Entry:
+    """Without a cap, as LE-SAM is on these stages."""
+    return stage.entry(OURS, fixed=UNCAPPED)
+
+
+def _now_and_then(stage: Ranges, method: str) -> Entry:
+    return stage.entry(method, f"{title(method)}, every {EVERY}th step", (f"schedule.every={EVERY}",))
+
+
+def _late(stage: Ranges, scale: str) -> Entry:
+    """Late SAM: in the last eighth of training, in whole epochs."""
+    epochs = stage.epochs(scale)
+    return stage.entry(
+        "sam", f"{title('sam')}, in the last eighth only", (f"schedule.switch_at={epochs - epochs // 8}",)
+    )
+
+
+def _like_a_budget(stage: Ranges, method: str, scale: str) -> Entry:
+    """A radius that is warmed up and annealed as the recipe does it with budgets; such a one may be larger."""
+    times = recipes.build(stage.recipe, method="lesam", scale=scale).schedule
+    fixed = (
+        f"schedule.budget_warmup={times.budget_warmup}",
+        f"schedule.budget_anneal_start={times.budget_anneal_start}",
+    )
+    radii = doublings("optimizer.rho", 2 * stage.first[method])
+    return replace(stage.entry(method, f"{title(method)}, scheduled like a budget", fixed), settings=radii)
+
+
+PRICE = Contest(name="price", stages=STAGES, groups=groups)
