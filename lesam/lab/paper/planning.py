@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lesam
 from lesam.lab import models, recipes
-from lesam.lab.config.optimizer import PLAIN, title
+from lesam.lab.config.optimizer import PLAIN, own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import paths, to_plain
 from lesam.lab.device import measuring_device
@@ -183,7 +183,7 @@ def _measured(config: RunConfig, runs: Path) -> tuple[float, str] | None:
     for other, seconds in _timings(tuple((file, file.stat().st_mtime_ns) for file in files)):
         if other.data.batch_size == config.data.batch_size and other.model == config.model:
             passes.setdefault(other.method, []).append(seconds / _passes(other))
-            if other.schedule.switch_at == config.schedule.switch_at:
+            if (other.schedule.switch_at, other.schedule.every) == (config.schedule.switch_at, config.schedule.every):
                 steps.setdefault(other.method, []).append(seconds)
     if own := steps.get(config.method):
         return statistics.median(own), f"measured on {len(own)} of {title(config.method)}"
@@ -208,13 +208,21 @@ def _timings(files: tuple[tuple[Path, int], ...]) -> list[tuple[RunConfig, float
 
 
 def _passes(config: RunConfig) -> float:
-    """Forward-backward passes of a step, on average over the run."""
+    """Forward-backward passes of a step, on average over the run.
+
+    What follows from the gradients cannot be known before: AE-SAM is taken to spend its second pass in half of the
+    steps, as it does where gradients are as often above their mean as below, and ESAM to save nothing.
+    """
     if config.method in PLAIN:
         return 1
     base = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-    whole = float(lesam.METHODS[config.method](base).passes)
-    at = config.schedule.switch_at
-    return whole if at is None else 1 + (whole - 1) * (1 - at / config.schedule.epochs)
+    most, times = float(lesam.METHODS[config.method](base).passes), config.schedule
+    share = 1 / times.every if times.switch_at is None else 1 - times.switch_at / times.epochs
+    if config.method == "aesam":
+        share /= 2
+    if config.method == "looksam":
+        share /= own_settings(config.optimizer)["every"]
+    return 1 + (most - 1) * share
 
 
 def _input(config: RunConfig) -> tuple[int, tuple[int, int, int]]:

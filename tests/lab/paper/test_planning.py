@@ -131,6 +131,31 @@ def test_two_passes_take_twice_as_long_as_one(tmp_path: Path) -> None:
     assert seconds["SAM"] == pytest.approx(2 * seconds["SGD"])
 
 
+@pytest.mark.parametrize(
+    ("method", "changes", "passes"),
+    [
+        ("sam", [], 2),
+        ("sam", ["schedule.every=4"], 1.25),
+        ("sam", ["schedule.switch_at=35"], 1.3),
+        ("looksam", ["optimizer.every=5"], 1.2),
+        ("aesam", [], 1.5),
+        ("onepasslesam", ["schedule.every=4"], 1),
+        ("crsam", ["schedule.every=2"], 2),
+    ],
+)
+def test_a_plan_counts_the_passes_that_a_method_saves(method: str, changes: list[str], passes: float) -> None:
+    config = override(recipes.build("digits", method=method, scale="small"), changes)
+    assert planning._passes(config) == pytest.approx(passes)
+
+
+def test_a_method_now_and_then_is_not_timed_by_one_at_every_step(tmp_path: Path) -> None:
+    sam = recipes.build("digits", method="sam", scale="small")
+    done(replace(sam, seed=5), tmp_path, seconds=20.0, steps=1000)
+    seldom = planning.estimate(override(sam, ["schedule.every=4"]), tmp_path)
+    assert seldom.basis == "measured on SAM by passes a step"
+    assert seldom.seconds == pytest.approx(planning.estimate(sam, tmp_path).seconds * 1.25 / 2)
+
+
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_every_experiment_can_be_planned(scale: str, tmp_path: Path) -> None:
     for experiment in filter(lambda known: anything_left(known, scale), map(paper.find, paper.NAMES)):

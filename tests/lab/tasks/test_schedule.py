@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lesam.lab import recipes
-from lesam.lab.config.run import ScheduleConfig
+from lesam.lab.config.run import ScheduleConfig, identity
 from lesam.lab.config.text import override
 from lesam.lab.tasks.schedule import Timetable
 
@@ -77,6 +77,21 @@ def test_the_switch_is_an_epoch() -> None:
     assert Timetable(ScheduleConfig(epochs=200, switch_at=160), 391).switch_step == 160 * 391
     with pytest.raises(ValueError, match=r"0\.\.200.*got 201"):
         ScheduleConfig(epochs=200, switch_at=201)
+
+
+def test_steps_of_a_method_now_and_then() -> None:
+    whole = recipes.build("digits", method="sam", scale="small")
+    seldom = override(whole, ["schedule.every=4"])
+    when = Timetable(seldom.schedule, 10).when
+    assert when is not None
+    assert [step for step in range(9) if when(step)] == [0, 4, 8]
+    assert Timetable(whole.schedule, 10).when is None
+    assert seldom.fingerprint != whole.fingerprint
+    assert "every" not in identity(whole)["schedule"]  # runs from before the field keep their folders
+    with pytest.raises(ValueError, match=r"1 with schedule\.switch_at; got 4 with switch_at=3"):
+        override(seldom, ["schedule.switch_at=3"])
+    with pytest.raises(ValueError, match=r"schedule\.every=2 .* plain sgd has none"):
+        override(recipes.build("digits", method="sgd", scale="small"), ["schedule.every=2"])
 
 
 def test_annealing_and_milestones_of_a_recipe_follow_its_length() -> None:

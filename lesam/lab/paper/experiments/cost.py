@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.accuracy import BACKBONES
 from lesam.lab.paper.experiment import Cell, Planned, Report, Request, Variant, few_seeds
-from lesam.lab.tasks.objective import Batch
+from lesam.lab.paper.racing import Racer
 from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.session import Session
 
@@ -107,7 +104,7 @@ class Cost:
             raise ValueError(
                 f"cost is measured in one process, not in {fabric.world_size}; start it alone, on one device"
             )
-        racers = {method: _Racer(Session(config, fabric)) for method, config in configs.items()}
+        racers = {method: Racer(Session(config, fabric)) for method, config in configs.items()}
         steps = effort.steps or racers["sam"].steps_per_epoch
         taken: dict[str, list[float]] = {method: [] for method in METHODS}
         for turn in range(effort.turns):
@@ -127,38 +124,6 @@ class Cost:
             "seconds": taken,
             "steps_a_turn": steps,
         }
-
-
-class _Racer:
-    """A session that takes some steps at a time, through as many epochs as that needs."""
-
-    def __init__(self, session: Session) -> None:
-        self._session, self._batches = session, self._stream(session)
-        self.steps_per_epoch = session.times.steps_per_epoch
-
-    @staticmethod
-    def _stream(session: Session) -> Iterator[Batch]:
-        epoch = 0
-        while True:
-            yield from session.task.batches(epoch, 0)
-            epoch += 1
-
-    def run(self, steps: int) -> float:
-        """Take steps and return the seconds they took, the device's own work included."""
-        session = self._session
-        _wait(session.fabric.device)
-        began = time.perf_counter()
-        for _ in range(steps):
-            session.advance(next(self._batches))
-            if session.batch == self.steps_per_epoch:
-                session.end_epoch()
-        _wait(session.fabric.device)
-        return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 EXPERIMENT = Cost()

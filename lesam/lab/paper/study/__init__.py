@@ -1,5 +1,7 @@
-"""The study: every method on a stage where differences are large against the noise, with a verdict on every claim.
+"""Contests: entries searched alike where differences are large against the noise, and repeated on fresh seeds.
 
-``entries`` says who competes, ``records`` what of a run is kept, ``verdicts`` how a claim is judged, ``claims`` which
-claims there are, ``tables`` how all of it is written down. The rules are in ``docs/study.md``.
+``contest`` has the parts, ``entries`` the stages, ``schedule`` the runs, ``records`` what of a run is kept. There are
+two. The study judges claims: ``groups`` says who competes, ``verdicts`` how a claim is judged, ``claims`` which claims
+there are, ``tables`` how all of it is written down. The price asks what a pass buys: ``price`` says who competes,
+``price_tables`` what each keeps. The rules are in ``docs/study.md`` and ``docs/price.md``.
 """

@@ -9,8 +9,9 @@ from typing import Literal
 from lesam.lab.paper.study.entries import Ranges
 from lesam.lab.sweeps.tuning import Entry, Setting
 
-Part = Literal["search", "repeat", "track"]
-"""Trials on validation data, repetitions on test data, repetitions whose flatness is measured over training."""
+Part = Literal["search", "repeat", "track", "time"]
+"""Trials on validation data, repetitions on test data, repetitions whose flatness is measured over training, and a
+repetition whose time is measured."""
 
 TRACKED_SEEDS = tuple(range(100, 110))
 """Of runs whose flatness is measured: none of the repetitions, which are trained without."""

@@ -23,7 +23,8 @@ class Contested:
     title: str
     tables: Callable[[Sequence[Record], str], Mapping[str, Table]]
     """From records and a scale to tables by heading."""
-    figures: Callable[[Sequence[Record]], Mapping[str, Figure]]
+    figures: Callable[[Sequence[Record], str], Mapping[str, Figure]]
+    """From the same to figures by name."""
 
     @property
     def name(self) -> str:
@@ -77,6 +78,6 @@ class Contested:
         return Report(
             tables={heading: table for heading, table in self.tables(found, request.scale).items() if table},
             rows=rows,
-            figures=self.figures(found) if request.scale == "small" else {},
+            figures=self.figures(found, request.scale),
             notes=[f"Rules and reading: docs/{self.name}.md."],
         )

@@ -21,23 +21,23 @@ from lesam.lab.report.paper_size import WIDTHS
 WIDTH = WIDTHS["page"]
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure]:
     """Every picture that the records allow, by name."""
     own = [one for one in records if one.recipe == MLP.recipe]
     drawn = {
-        "study-accuracy": accuracies(MLP, own),
-        "study-budgets": budgets(budget_lines(MLP, own)),
-        "study-flatness": flatness(own),
+        "study-accuracy": accuracies(MLP, own, scale),
+        "study-budgets": budgets(budget_lines(MLP, own), scale),
+        "study-flatness": flatness(own, scale),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
+def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure | None:
     """Differences to the base of all that was repeated, with plain 95 % intervals."""
     scores = quantities(records).get(ACCURACY, {})
     base = title(stage.base)
     shown = {}
-    for name in STUDY.names(stage, "small"):
+    for name in STUDY.names(stage, scale):
         bar = base + NOISY if name.endswith(NOISY) else base
         found = Difference.between(scores.get(name, {}), scores.get(bar, {}))
         if found is not None and name != bar:
@@ -47,7 +47,7 @@ def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
     order = sorted(shown, key=lambda name: shown[name].spread.mean)
     figure = Figure(figsize=(WIDTH, 0.8 + 0.22 * len(order)), layout="constrained")
     axis = figure.add_subplot()
-    colours = _colours(stage)
+    colours = _colours(stage, scale)
     for height, name in enumerate(order):
         found = shown[name]
         axis.errorbar(
@@ -58,10 +58,10 @@ def accuracies(stage: Ranges, records: Sequence[Record]) -> Figure | None:
     axis.set_xlabel(f"test accuracy above {base} on the same labels (points)")
     axis.grid(axis="x", alpha=0.3)
     counts = sorted({found.spread.n for found in shown.values()})
-    return _captioned(figure, f"means and 95 % intervals, n = {counts[0]} to {counts[-1]}")
+    return _captioned(figure, scale, f"means and 95 % intervals, n = {counts[0]} to {counts[-1]}")
 
 
-def budgets(lines: Sequence[Line]) -> Figure | None:
+def budgets(lines: Sequence[Line], scale: str) -> Figure | None:
     """Validation accuracy over the budget, with warm-ups on the left and caps on the right."""
     if not lines:
         return None
@@ -74,16 +74,16 @@ def budgets(lines: Sequence[Line]) -> Figure | None:
         axis.set_xlabel("budget sigma")
         legend_below(axis)
     left.set_ylabel("validation accuracy (%)")
-    return _captioned(figure, "means over two seeds")
+    return _captioned(figure, scale, "means over two seeds")
 
 
-def flatness(records: Sequence[Record]) -> Figure | None:
+def flatness(records: Sequence[Record], scale: str) -> Figure | None:
     """Largest eigenvalue and trace over the training loss: one line for each run, from right to left."""
     tracked = [one for one in records if one.part == "track" and one.curve.get("epoch")]
     if not tracked:
         return None
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    colours = _colours(MLP)
+    colours = _colours(MLP, scale)
     for axis, column in zip(figure.subplots(1, 2), ("eigenvalue", "trace"), strict=True):
         said: set[str] = set()
         for one in tracked:
@@ -95,11 +95,11 @@ def flatness(records: Sequence[Record]) -> Figure | None:
         axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=f"{column} of the Hessian")
         axis.invert_xaxis()
     shared_legend(figure)
-    return _captioned(figure, "one line for each run")
+    return _captioned(figure, scale, "one line for each run")
 
 
-def _captioned(figure: Figure, words: str) -> Figure:
-    figure.suptitle(f"{MLP.recipe}, small scale; {words}", fontsize="small")
+def _captioned(figure: Figure, scale: str, words: str) -> Figure:
+    figure.suptitle(f"{MLP.recipe}, {scale} scale; {words}", fontsize="small")
     return figure
 
 
@@ -112,10 +112,10 @@ def _draw_lines(axis: Axes, lines: Sequence[Line]) -> None:
     axis.grid(alpha=0.3)
 
 
-def _colours(stage: Ranges) -> Mapping[str, str]:
+def _colours(stage: Ranges, scale: str) -> Mapping[str, str]:
     """The colour of each entry's method by the entry's name."""
     found: dict[str, str] = {}
-    for group in groups(stage, "small"):
+    for group in groups(stage, scale):
         found |= {entry.name: style.colour(entry.method) for entry in group.entries}
         found |= {one.name: style.colour(one.leader.method) for one in group.followers}
     return found

@@ -58,18 +58,16 @@ class StageTables:
     def results(self) -> Table:
         """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
         rows: Table = [_RESULTS]
-        scores, searched, bars = self.scores, self._searched(), (title(self.stage.base), SAM)
-        for name in self._order(scores):
-            runs = [one for one in self._of("repeat") if one.entry == name]
-            lost = sum(one.diverged for one in runs)
+        scores, bars = self.scores, (title(self.stage.base), SAM)
+        for name, runs in self.repetitions().items():
             rows.append(
                 (
                     name,
                     f"{Spread.of([one.last.get('passes') or 0 for one in runs]).mean:.3g}",
-                    words(runs[0].setting) + (EDGE if _at_edge(searched.get(name, {}), runs[0].setting) else ""),
+                    chosen_words(self, runs[0]),
                     str(len(runs)),
-                    Spread.of(list(scores[name].values())).text(1.0) + (f" ({lost} diverged)" if lost else ""),
-                    *(_difference(scores[name], scores.get(bar, {}), name == bar) for bar in bars),
+                    accuracy_words(runs),
+                    *("" if name == bar else difference_words(scores[name], scores.get(bar, {})) for bar in bars),
                     _mean(runs, "test_nll", "{:.3f}"),
                     _mean(runs, "test_calibration_error", "{:.3f}"),
                 )
@@ -95,7 +93,7 @@ class StageTables:
     def searches(self) -> Table:
         """Mean validation accuracy of every trial, smallest radius or budget first."""
         rows: Table = [("entry", "setting: mean validation accuracy (%) over two seeds")]
-        for name, by_setting in self._searched().items():
+        for name, by_setting in self.searched().items():
             cells = (f"{words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in by_setting.items())
             rows.append((name, "; ".join(cells)))
         return rows
@@ -108,18 +106,25 @@ class StageTables:
     def _own(self) -> list[Record]:
         return [one for one in self.records if one.recipe == self.stage.recipe]
 
-    def _of(self, part: str) -> list[Record]:
+    def of(self, part: str) -> list[Record]:
+        """The stage's records of a part."""
         return [one for one in self._own if one.part == part]
 
-    def _order(self, scores: Scores) -> list[str]:
-        return [name for name in self.contest.names(self.stage, self.scale) if name in scores]
+    def repetitions(self) -> dict[str, list[Record]]:
+        """Those of each entry that has any, in the order of the contest."""
+        found: dict[str, list[Record]] = {name: [] for name in self.contest.names(self.stage, self.scale)}
+        for one in self.of("repeat"):
+            if one.entry in found:
+                found[one.entry].append(one)
+        return {name: runs for name, runs in found.items() if runs}
 
-    def _searched(self) -> dict[str, dict[Setting, list[float]]]:
+    def searched(self) -> dict[str, dict[Setting, list[float]]]:
+        """Validation accuracies of every trial, by entry and setting."""
         found: dict[str, dict[Setting, list[float]]] = {}
         for group in self.contest.groups(self.stage, self.scale):
             for entry in group.entries:
                 for setting in entry.settings:
-                    of = [o.score for o in self._of("search") if (o.entry, o.setting) == (entry.name, setting)]
+                    of = [o.score for o in self.of("search") if (o.entry, o.setting) == (entry.name, setting)]
                     if of:
                         found.setdefault(entry.name, {})[setting] = of
         return found
@@ -167,8 +172,16 @@ def _verdict(one: Judged, planned: int) -> tuple[str, ...]:
     )
 
 
-def _at_edge(searched: Mapping[Setting, Sequence[float]], chosen: Setting) -> bool:
-    return Choice(setting=chosen, scores={of: tuple(values) for of, values in searched.items()}).at_edge
+def accuracy_words(runs: Sequence[Record]) -> str:
+    """Mean and standard deviation of test accuracies in percent, and how many runs diverged, which count as 0."""
+    lost = sum(one.diverged for one in runs)
+    return Spread.of([one.score for one in runs]).text(1.0) + (f" ({lost} diverged)" if lost else "")
+
+
+def chosen_words(of: StageTables, run: Record) -> str:
+    """The setting that was chosen for a repetition, with a mark where it is the smallest or largest of those tried."""
+    tried = {setting: tuple(values) for setting, values in of.searched().get(run.entry, {}).items()}
+    return words(run.setting) + (EDGE if Choice(setting=run.setting, scores=tried).at_edge else "")
 
 
 def _mean(runs: Sequence[Record], name: str, form: str) -> str:
@@ -177,8 +190,9 @@ def _mean(runs: Sequence[Record], name: str, form: str) -> str:
     return form.format(Spread.of(known).mean) if known and len(known) == len(values) else ""
 
 
-def _difference(ours: Mapping[int, float], theirs: Mapping[int, float], same: bool) -> str:
-    difference = None if same else Difference.between(ours, theirs)
+def difference_words(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    """A paired difference with its plain 95 % interval; empty where fewer than two seeds are in both."""
+    difference = Difference.between(ours, theirs)
     if difference is None:
         return ""
     low, high = difference.interval

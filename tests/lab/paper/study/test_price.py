@@ -1,0 +1,191 @@
+"""The price: who competes is searched alike and shares the study's runs, and shares and verdicts are arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from lesam.lab import paper
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.experiment import Request
+from lesam.lab.paper.study import records
+from lesam.lab.paper.study.groups import STUDY
+from lesam.lab.paper.study.price import CONVOLUTIONAL, PRICE
+from lesam.lab.paper.study.price_figures import figures
+from lesam.lab.paper.study.price_tables import Frontier, tables
+from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.schedule import ContestRun
+from lesam.lab.paper.study.timing import timed
+from lesam.lab.sweeps.tuning import Entry
+from tests.lab.running import smoke
+
+MLP, _, _, DIGITS, _ = PRICE.stages
+JITTER = [0.01 * (-1) ** seed for seed in range(10)]
+
+
+def entries(contest, stage) -> dict[str, Entry]:
+    return {entry.name: entry for group in contest.groups(stage, "small") for entry in group.entries}
+
+
+def repetitions(recipe: str, entry: str, accuracies: list[float], passes: float = 1.0) -> list[Record]:
+    return [
+        Record(
+            entry=entry,
+            recipe=recipe,
+            part="repeat",
+            setting=("optimizer.rho=0.4",),
+            seed=seed,
+            fingerprint=f"{recipe}{entry}{seed}",
+            commit="abc",
+            seconds=20.0 - seed,
+            diverged=False,
+            last={"test_accuracy": accuracy / 100, "passes": passes},
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def stage(recipe: str, base: str, ours: list[float], late: list[float]) -> list[Record]:
+    """LE-SAM gains 4 points over its base, with little noise; the others are given."""
+    return [
+        *repetitions(recipe, base, [70.0] * 10),
+        *repetitions(recipe, "LE-SAM", [74.0 + noise for noise in JITTER], passes=2.0),
+        *repetitions(recipe, "One-pass LE-SAM", ours),
+        *repetitions(recipe, "SAM, in the last eighth only", late, passes=1.125),
+    ]
+
+
+@pytest.mark.parametrize("stage", PRICE.stages, ids=lambda stage: stage.recipe)
+def test_every_entry_is_searched_alike_and_those_of_the_study_are_its_runs(stage):
+    ours = entries(PRICE, stage)
+    assert {len(entry.settings) for entry in ours.values()} == {5}
+    prints = [
+        [config.fingerprint for _, config in entry.trials(scale="small", seeds=(0, 1))] for entry in ours.values()
+    ]
+    assert len({one for of in prints for one in of}) == 10 * len(ours)
+    studied = next((one for one in STUDY.stages if one.recipe == stage.recipe), None)
+    theirs = {} if studied is None else entries(STUDY, studied)
+    shared = [name for name in ours if name in theirs]
+    methods = (stage.base, "sam", "lesam", *(() if stage is CONVOLUTIONAL else ("msam", "s2sam", "esam")))
+    assert set(shared) == (set(map(title, methods)) if theirs else set())
+    for name in shared:
+        both = [entry.trials(scale="small", seeds=(0, 1)) for entry in (ours[name], theirs[name])]
+        assert [config.fingerprint for _, config in both[0]] == [config.fingerprint for _, config in both[1]]
+
+
+def test_late_sam_has_an_eighth_of_the_epochs_and_radii_are_scheduled_as_the_recipe_schedules_budgets():
+    for of, switch in ((MLP, 53), (DIGITS, 44)):
+        named = entries(PRICE, of)
+        (late,) = (entry for name, entry in named.items() if "last eighth" in name)
+        assert late.config(late.settings[0], scale="small", seed=0).schedule.switch_at == switch
+        budget, radius = (
+            named[name].config(named[name].settings[0], scale="small", seed=0).schedule.in_epochs()
+            for name in ("LE-SAM", "MSAM, scheduled like a budget")
+        )
+        assert budget == radius
+        assert budget.budget_anneal_start is not None
+
+
+def test_shares_and_verdicts():
+    """A method that loses 0.1 of a gain of 4 points is not inferior, one that loses 1 is; half the gain is 50 %."""
+    found = stage("mnist1d-mlp", "AdamW", [73.9 - noise for noise in JITTER], [72.0] * 10)
+    one = Frontier(MLP, found)
+    assert one.counts
+    assert one.share("One-pass LE-SAM") == pytest.approx(3.9 / 4)
+    assert one.share("SAM, in the last eighth only") == pytest.approx(0.5)
+    assert one.verdict("One-pass LE-SAM") == "not inferior"
+    assert one.verdict("SAM, in the last eighth only") == "inferior"
+    wide = stage("mnist1d-mlp", "AdamW", [73.9 + 200 * noise for noise in JITTER], [72.0] * 10)
+    assert Frontier(MLP, wide).verdict("One-pass LE-SAM") == "undecided"
+    (row,) = (row for row in one.results() if row[0] == "One-pass LE-SAM")
+    assert row[1:3] == ("1", "11")
+    assert row[5] == "73.90 ± 0.01"
+    assert row[6].startswith("-0.10 (-0.12 to -0.08")
+    assert row[8] == "98"
+
+
+def test_the_summary_has_the_mean_and_the_worst_stage_and_nothing_that_is_not_complete():
+    first = stage("mnist1d-mlp", "AdamW", [74.0] * 10, [72.0] * 10)
+    second = stage("digits", "SGD", [71.0] * 10, [72.0] * 3)
+    made = tables([*first, *second])
+    ours, late = made["price: summary"][1:]
+    assert ours == ("One-pass LE-SAM", "1", "2 of 2", "62", "25 (digits)", "on 1 of 2")
+    assert late == ("SAM, in the last eighth only", "1.12", "1 of 2", "50", "50 (mnist1d-mlp)", "on 0 of 1")
+    assert [(row[0], row[3], row[-1]) for row in made["price: target"][1:]] == [
+        ("mnist1d-mlp", "yes", "not inferior"),
+        ("digits", "yes", "inferior"),
+    ]
+    assert made["cifar100-mlp: price"] == []
+
+
+def test_a_stage_without_a_clear_gain_does_not_count():
+    """A gain of 4 points with a standard error of 0.4215 is 9.5 of them."""
+    deviation = [1.2645 * (-1) ** seed for seed in range(10)]
+    found = stage("digits", "SGD", [74.0] * 10, [72.0] * 10)
+    noisy = [one for one in found if one.entry != "LE-SAM"]
+    noisy += repetitions("digits", "LE-SAM", [74.0 + noise for noise in deviation])
+    one = Frontier(DIGITS, noisy)
+    assert one.standard_errors == pytest.approx(4 / (1.2645 * (10 / 9) ** 0.5 / 10**0.5))
+    assert not one.counts
+    made = tables(noisy)
+    assert made["price: summary"] == []
+    assert made["price: target"][1][3] == "no"
+
+
+def test_the_picture_has_two_panels_for_each_stage_with_the_means_of_the_table():
+    assert figures([]) == {}
+    found = stage("mnist1d-mlp", "AdamW", [74.0] * 10, [72.0] * 10) + stage("digits", "SGD", [71.0] * 10, [72.0] * 10)
+    axes = figures(found)["price"].axes
+    assert [axis.get_title(loc="left") for axis in axes] == ["mnist1d-mlp", "", "digits", ""]
+    drawn = {str(bars.get_label()): tuple(bars[0].get_xydata()[0]) for bars in axes[0].containers}
+    assert drawn["SAM, in the last eighth only"] == pytest.approx((1.125, 72.0))
+    assert drawn["LE-SAM"] == pytest.approx((2.0, 74.0))
+    seconds = {str(bars.get_label()): bars[0].get_xydata()[0][0] for bars in axes[1].containers}
+    assert set(seconds.values()) == {11.0}
+    assert axes[1].get_xlabel() == "seconds of the shortest run"
+
+
+def test_seconds_are_those_that_were_measured_in_turns_where_there_are_any():
+    found = stage("mnist1d-mlp", "AdamW", [74.0] * 10, [72.0] * 10)
+    timed = [dataclasses.replace(one, part="time", seconds=3.5, last={}) for one in found if one.seed == 0]
+    one = Frontier(MLP, [*found, *timed[:2]])
+    assert [(row[0], row[2]) for row in one.results()[1:]] == [
+        ("AdamW", "3.5"),
+        ("One-pass LE-SAM", ""),
+        ("SAM, in the last eighth only", ""),
+        ("LE-SAM", "3.5"),
+    ]
+    assert one.results()[0][2] == "seconds of a core"
+
+
+def test_a_timed_run_is_a_whole_one(tmp_path: Path):
+    """The first repetition of an entry, through all its epochs; its record is one like all others."""
+    config = smoke("mnist1d-mlp", "schedule.switch_at=2", method="sam")
+    entry = Entry(name="late", recipe="mnist1d-mlp", method="sam")
+    runs = [
+        ContestRun(
+            name="late", entry=entry, part=part, setting=(), config=dataclasses.replace(config, seed=seed), order=0
+        )
+        for part, seed in (("search", 7), ("repeat", 3), ("repeat", 4))
+    ]
+    told: list[str] = []
+    (found,) = timed(runs, told.append)
+    assert (found.entry, found.part, found.seed, found.recipe) == ("late", "time", 3, "mnist1d-mlp")
+    assert found.seconds > 0
+    assert told[-1] == "epoch 3 of 3"
+    records.write([found], tmp_path)
+    assert records.read(tmp_path) == [found]
+
+
+def test_the_price_at_the_smoke_scale_has_every_stage_and_a_picture(tmp_path: Path):
+    request = Request(scale="smoke", runs=tmp_path / "runs", recipes=("mnist1d-mlp",), progress=lambda text: None)
+    folder = paper.reproduce("price", request, tmp_path)
+    assert folder is not None
+    table = (folder / "table.md").read_text()
+    assert "| SAM, every 4th step | 1." in table
+    assert (folder / "figure.png").exists()
+    assert {
+        run.column.partition(",")[0] for run in paper.find("price").plan(Request(scale="smoke", runs=tmp_path))
+    } == {one.recipe for one in PRICE.stages}
