@@ -110,14 +110,14 @@ class Frontier:
         return name in self.points and len(self.points[name].scores) >= self.stage.repeats
 
     def share(self, name: str) -> float | None:
-        """Of LE-SAM's gain; None where there is none, or somebody has not run."""
+        """Of LE-SAM's gain; None where there is none, or fewer than two seeds have run."""
         points, base = self.points, title(self.stage.base)
         if not {name, base, LESAM} <= {*points}:
             return None
         ours, theirs, plain = (points[one].scores for one in (name, LESAM, base))
         common = [seed for seed in ours if seed in theirs and seed in plain]
         whole = math.fsum(theirs[seed] - plain[seed] for seed in common)
-        return math.fsum(ours[seed] - plain[seed] for seed in common) / whole if whole > 0 else None
+        return math.fsum(ours[seed] - plain[seed] for seed in common) / whole if whole > 0 and len(common) > 1 else None
 
     def verdict(self, name: str) -> str:
         """Whether an entry is not inferior to LE-SAM."""

@@ -97,6 +97,8 @@ def test_shares_and_verdicts():
     assert one.share("SAM, in the last eighth only") == pytest.approx(0.5)
     assert one.verdict("One-pass LE-SAM") == "not inferior"
     assert one.verdict("SAM, in the last eighth only") == "inferior"
+    single = [repetition for repetition in found if repetition.seed == 0]
+    assert Frontier(MLP, single).share("One-pass LE-SAM") is None  # one seed says nothing
     wide = stage("mnist1d-mlp", "AdamW", [73.9 + 200 * noise for noise in JITTER], [72.0] * 10)
     assert Frontier(MLP, wide).verdict("One-pass LE-SAM") == "undecided"
     (row,) = (row for row in one.results() if row[0] == "One-pass LE-SAM")
