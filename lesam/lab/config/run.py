@@ -74,6 +74,9 @@ class ModelConfig:
     options: Mapping[str, Scalar] = field(default_factory=dict)
     weights_file: str | None = field(default=None, metadata=NOT_IDENTITY)
     """Where the pretrained weights lie that ``options["weights"]`` names; None downloads those of torchvision."""
+    weights_cell: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """The run of the same seed that made the weights, without its seed: runs that start from such weights, each seed
+    from its own, are repetitions of each other."""
 
     def __post_init__(self) -> None:
         """Refuse a file that has no part in the run's identity."""
@@ -271,6 +274,8 @@ class RunConfig:
         values = {name: value for name, value in identity(self).items() if name != "seed"}
         if self.data.options.get("seed") == self.seed:  # a recipe whose every seed draws its own data
             values["data"]["options"].pop("seed")
+        if self.model.weights_cell is not None:
+            values["model"]["options"]["weights"] = self.model.weights_cell
         return digest(values)
 
     @property

@@ -24,6 +24,7 @@ FIXED = {
     "seed": "--seeds",
     "optimizer.method": "--method",
     "task.kind": "its name",
+    "model.weights_cell": "--set model.options.weights=RUN",
     "system.workers": "--devices and --nodes",
 }
 """Fields that cannot be set, and where they are chosen instead."""

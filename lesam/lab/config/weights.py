@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,22 +19,80 @@ TORCHVISION: dict[str, dict[str, str]] = {
 """torchvision's weights of each model by the first digits of their file's SHA-256, as in the name of the file."""
 
 CONTENT = "sha256:"
+WEIGHTS = "weights.safetensors"
+"""The file in the folder of a checkpoint."""
 
 
 def settled(config: RunConfig) -> RunConfig:
     """A run whose weights are a file, with what is in the file as part of its identity instead of where it lies.
 
     A file of torchvision's gets torchvision's name, so that it is the same run whether it is downloaded or lies here;
-    any other one is known by its content. Without a file nothing changes.
+    any other one is known by its content. The folder of a finished run, or of one of its checkpoints, stands for the
+    weights in it. Without a file nothing changes.
     """
     named = config.model.options.get("weights")
-    if not isinstance(named, str) or not Path(named).expanduser().is_file():
+    if not isinstance(named, str) or not Path(named).expanduser().exists():
         return config
-    path = Path(named).expanduser().resolve()
+    path = _file(Path(named).expanduser().resolve())
     content = _content(path, path.stat().st_mtime_ns)
+    _check_whole(path, content)
     name = TORCHVISION.get(config.model.name, {}).get(content[:8], CONTENT + content[:16])
-    model = replace(config.model, options={**config.model.options, "weights": name}, weights_file=str(path))
+    model = replace(
+        config.model,
+        options={**config.model.options, "weights": name},
+        weights_file=str(path),
+        weights_cell=_cell(path, config.seed),
+    )
     return replace(config, model=model)
+
+
+def _file(path: Path) -> Path:
+    """The file of a state dict, or the one in a checkpoint's folder, or that of a finished run's last checkpoint."""
+    if path.is_file():
+        return path
+    if (path / WEIGHTS).is_file():
+        return path / WEIGHTS
+    found = sorted(path.glob(f"checkpoints/step-*/{WEIGHTS}"))
+    if not found:
+        raise ValueError(
+            f"model.options.weights={str(path)!r} is a folder without weights: name a file, the folder of a run, or "
+            "one of its checkpoints"
+        )
+    if not (path / "summary.json").is_file():
+        raise ValueError(
+            f"model.options.weights={str(path)!r} is a run that is not finished: train it to its end, or name one of "
+            f"its checkpoints, such as {found[-1].parent}"
+        )
+    return found[-1]
+
+
+def _check_whole(path: Path, content: str) -> None:
+    """Refuse weights of a checkpoint that are not those that were written."""
+    manifest = path.parent / "manifest.json"
+    if path.name != WEIGHTS or not manifest.is_file():
+        return
+    try:
+        written = json.loads(manifest.read_text())["sha256"][WEIGHTS]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{manifest} cannot be read ({error}); name another checkpoint of the run") from None
+    if written != content:
+        raise ValueError(
+            f"{path} is damaged: its checksum is not that of {manifest}; name another checkpoint of the run"
+        )
+
+
+def _cell(path: Path, seed: int) -> str | None:
+    """Which run made the weights, without its seed, where that is the seed of the run that starts from them."""
+    from lesam.lab.config.text import from_json  # which settles weights by this module
+
+    written = path.parents[2] / "config.json" if len(path.parents) > 2 else path
+    if path.name != WEIGHTS or not written.is_file():
+        return None
+    try:
+        origin = from_json(written.read_text())
+    except ValueError:  # of another version: the content alone tells the weights
+        return None
+    return f"{origin.cell}/{path.parent.name}" if origin.seed == seed else None
 
 
 @lru_cache

@@ -130,14 +130,47 @@ def corrupt_labels(labels: Tensor, classes: int, fraction: float, seed: int) -> 
     return noisy
 
 
+def chosen_classes(text: str | int, classes: int) -> list[int]:
+    """The classes that a text lists, as numbers and inclusive ranges, in ascending order.
+
+    Example:
+        >>> chosen_classes("60-62,7", classes=100)
+        [7, 60, 61, 62]
+    """
+    found: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise ValueError(f"only_classes lists classes and ranges, as in 0-59 or 3,7,20-29; got {text!r}")
+        found += range(int(first), int(last or first) + 1)
+    if not found or len(set(found)) < len(found) or max(found) >= classes:
+        raise ValueError(
+            f"only_classes={text!r} must list different classes out of 0..{classes - 1}, ranges from the smaller number"
+        )
+    return sorted(found)
+
+
+def of_classes(split: TensorSet, chosen: Sequence[int]) -> TensorSet:
+    """The images of some classes; the labels become positions in the list.
+
+    Example:
+        >>> split = TensorSet(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 5, 3, 5]))
+        >>> of_classes(split, [3, 5]).labels
+        tensor([1, 0, 1])
+    """
+    listed = torch.tensor(chosen)
+    kept = split.subset(torch.isin(split.labels, listed).nonzero().flatten())
+    return TensorSet(kept.images, torch.searchsorted(listed, kept.labels))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
     """What part of a data set to use. Every choice is a function of ``seed``.
 
-    The validation images are drawn first (so they do not depend on ``train_size``), then the training
-    images from the rest, both balanced over classes. Of these a long tail is cut, which keeps the largest
-    class whole; then training labels are made wrong. Validation and test images stay balanced and their
-    labels right.
+    Images of other classes than those asked for are left out first. The validation images are drawn next (so
+    they do not depend on ``train_size``), then the training images from the rest, both balanced over classes. Of
+    these a long tail is cut, which keeps the largest class whole; then training labels are made wrong. Validation
+    and test images stay balanced and their labels right.
 
     Attributes:
         train_size: Training images to keep, before a long tail is cut; ``None`` keeps all.
@@ -146,6 +179,8 @@ class Shaping:
         label_noise: Fraction of the training labels to make wrong.
         imbalance: Largest class over smallest of a long-tailed training set; ``None`` cuts no tail.
         with_replacement: Draw the long tail with replacement, as GLMC's published numbers were made.
+        only_classes: Classes to keep, in all splits, as numbers and inclusive ranges: ``"0-59"``, ``"3,7,20-29"``. They
+            are numbered anew from 0, in ascending order. ``None`` keeps all.
         seed: Seed of all of the above.
     """
 
@@ -155,10 +190,13 @@ class Shaping:
     label_noise: float = 0.0
     imbalance: float | None = None
     with_replacement: bool = False
+    only_classes: str | int | None = None
     seed: int = 0
 
     def apply(self, splits: Splits) -> Splits:
         """Return the splits with these choices made."""
+        if self.only_classes is not None:
+            splits = _with_classes(splits, self.only_classes)
         train, test = splits.train, splits.test
         if not isinstance(train, TensorSet) or not isinstance(test, TensorSet):
             if self != Shaping(seed=self.seed):
@@ -190,6 +228,13 @@ class Shaping:
         largest = int(torch.bincount(labels, minlength=classes).max())
         counts = long_tailed_counts(largest, classes, imbalance)
         return pick_long_tail(labels, counts, self.seed, with_replacement=self.with_replacement)
+
+
+def _with_classes(splits: Splits, text: str | int) -> Splits:
+    chosen, train, test = chosen_classes(text, splits.classes), splits.train, splits.test
+    if not isinstance(train, TensorSet) or not isinstance(test, TensorSet):
+        raise ValueError(f"{splits.name} is not held in memory: only_classes={text!r} does not apply to it")
+    return replace(splits, train=of_classes(train, chosen), test=of_classes(test, chosen), classes=len(chosen))
 
 
 def _balanced(split: TensorSet, classes: int, total: int, seed: int) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -28,6 +29,7 @@ from lesam.lab.models.pyramid import pyramidnet110
 from lesam.lab.models.resnet import preact_resnet18, resnet18, small_resnet
 from lesam.lab.models.resnet32 import resnet32
 from lesam.lab.models.signal_cnn import signal_cnn
+from lesam.lab.models.weights import load_body, read_state
 from lesam.lab.models.wide import wrn28_10
 
 __all__ = ["NAMES", "TITLES", "NormalisedInput", "build", "options"]
@@ -73,12 +75,17 @@ _FIXED = ("classes", "maker", "named")
 
 
 def options(name: str) -> tuple[str, ...]:
-    """Return the names of a model's options.
+    """Return the names of a model's options; every model takes pretrained weights.
 
     Example:
         >>> options("small_resnet")
-        ('width', 'blocks', 'in_channels')
+        ('width', 'blocks', 'in_channels', 'weights')
     """
+    own = _own_options(name)
+    return own if "weights" in own else (*own, "weights")
+
+
+def _own_options(name: str) -> tuple[str, ...]:
     if name not in _BUILDERS:
         raise unknown("model", name, NAMES)
     return tuple(p for p in inspect.signature(_BUILDERS[name]).parameters if p not in _FIXED)
@@ -92,7 +99,8 @@ def build(name: str, classes: int, *, normalisation: str | None = None, **chosen
         classes: Number of outputs.
         normalisation: Name of the constants by which the model itself normalises inputs in [0, 1];
             ``None`` when its inputs come normalised.
-        **chosen: Options of that model, see ``options(name)``.
+        **chosen: Options of that model, see ``options(name)``. With ``weights``, the path of a state dict, everything
+            but the head starts from there.
 
     Example:
         >>> import torch
@@ -105,6 +113,13 @@ def build(name: str, classes: int, *, normalisation: str | None = None, **chosen
     for option in chosen:
         if option not in known:
             raise unknown(f"option of {name}", option, (*known, "normalisation"))
-    check_options("model.options", chosen, [_BUILDERS[name]])
+    check_options("model.options", chosen, [_weights_option, _BUILDERS[name]])
+    weights = None if "weights" in _own_options(name) else chosen.pop("weights", None)
     model = _BUILDERS[name](classes, **chosen)
+    if weights is not None:
+        load_body(model, read_state(weights), weights)
     return model if normalisation is None else NormalisedInput(model, *constants_of(normalisation))
+
+
+def _weights_option(weights: str | Path | None) -> None:
+    """The type of the option that every model has."""

@@ -21,7 +21,7 @@ def _imagenet_resnet(
 ) -> tv.ResNet:
     model = maker(num_classes=classes)
     if weights is not None:
-        load_body(model, read_state(weights, named), "fc.", weights)
+        load_body(model, read_state(weights, named), weights)
     return model
 
 
@@ -73,5 +73,5 @@ def vit_b_16(
         embedding = state.get("encoder.pos_embedding")
         if embedding is not None and embedding.shape[1] != model.seq_length:
             state = dict(interpolate_embeddings(image_size, patch, state))
-        load_body(model, state, "heads.", weights)
+        load_body(model, state, weights)
     return model

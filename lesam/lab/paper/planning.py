@@ -29,6 +29,7 @@ from lesam.lab import models, recipes
 from lesam.lab.config.optimizer import PLAIN, own_settings, title
 from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import paths, to_plain
+from lesam.lab.data.sampling import chosen_classes
 from lesam.lab.device import measuring_device
 from lesam.lab.paper.experiment import Experiment, Planned, Request
 from lesam.lab.paper.kept import lacking, said
@@ -136,7 +137,11 @@ def command(config: RunConfig, runs: Path) -> str:
     words = ["lesam", "train", config.recipe, "--method", config.method, "--scale", config.scale]
     words += ["--seeds", str(config.seed), "--runs", str(runs)]
     for path in changed:
-        words += ["--set", f"{path}={_text(_at(ours, path))}"]
+        if path == "model.weights_file":  # which the weights themselves name
+            continue
+        # Weights are known by their content, and found by their file.
+        found = config.model.weights_file if path == "model.options.weights" else None
+        words += ["--set", f"{path}={found or _text(_at(ours, path))}"]
     return shlex.join(words)
 
 
@@ -158,16 +163,19 @@ def estimate(config: RunConfig, runs: Path) -> Estimate:
 
 def _steps(config: RunConfig) -> int:
     options = config.data.options
-    size = int(options.get("train_size") or options.get("samples") or _DATA[config.data.name][0])
+    whole, classes, _ = _DATA[config.data.name]
+    if "only_classes" in options:
+        whole = whole * _input(config)[0] // classes
+    size = int(options.get("train_size") or options.get("samples") or whole)
     if "samples" in options:  # of which the validation signals are taken
         size = int(size * (1 - float(options.get("validation") or 0)))
     if config.data.options.get("imbalance"):
         size = int(size * _share(float(config.data.options["imbalance"] or 1), _input(config)[0]))
-    whole = config.schedule.epochs * math.ceil(size / config.data.batch_size)
+    steps = config.schedule.epochs * math.ceil(size / config.data.batch_size)
     check_every = getattr(config.task, "check_every", None)
     if check_every is not None:
-        whole = config.schedule.epochs * check_every
-    return whole if config.schedule.steps is None else min(whole, config.schedule.steps)
+        steps = config.schedule.epochs * check_every
+    return steps if config.schedule.steps is None else min(steps, config.schedule.steps)
 
 
 def _share(imbalance: float, classes: int) -> float:
@@ -233,6 +241,8 @@ def _input(config: RunConfig) -> tuple[int, tuple[int, int, int]]:
     side = int(augment.get("resize") or augment.get("size") or (224 if config.data.augment == "vit" else side))
     channels = 1 if config.data.name in ("digits", "mnist1d") else 3
     classes = 20 if options.get("labels") == "coarse" else int(options.get("classes") or classes)
+    if (chosen := options.get("only_classes")) is not None:
+        classes = len(chosen_classes(str(chosen), classes))
     return classes, (channels, 1 if config.data.name == "mnist1d" else side, side)
 
 

@@ -20,9 +20,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from lesam.lab.config.weights import WEIGHTS
 from lesam.lab.files import is_temporary, sha256, whole_folder
 
-WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
+STATE, MANIFEST = "state.pt", "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from lightning.fabric import Fabric
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.run import RecordConfig, RunConfig, moment
+from lesam.lab.models.weights import head_of
 from lesam.lab.runs import checkpoint as checkpoints
 from lesam.lab.runs import environment
 from lesam.lab.runs.folder import RunBusyError, RunFolder
@@ -177,6 +178,8 @@ class Run:
             progress.message(complaint)
         if found is not None:
             session.restore(found)
+        elif (begun := _begun_from(session)) is not None:
+            progress.message(begun)
         if self.fabric.is_global_zero:
             if found is None and folder.metrics():
                 aside = folder.set_aside(["metrics.jsonl", "steps.jsonl", "metrics.csv"])
@@ -341,6 +344,17 @@ class Run:
     def _mean_over_workers(self, table: torch.Tensor) -> torch.Tensor:
         reduced = self.fabric.all_reduce(table.to(self.fabric.device), reduce_op="mean")
         return cast(torch.Tensor, reduced).cpu()
+
+
+def _begun_from(session: Session) -> str | None:
+    """What a run takes over of pretrained weights, and what it does not."""
+    model = session.config.model
+    if model.options.get("weights") is None:
+        return None
+    return (
+        f"starts from the weights {model.weights_file or model.options['weights']}, all but the head "
+        f"{' and '.join(head_of(session.module))}, which is new: {session.classes} classes"
+    )
 
 
 def _result(summary: Summary) -> str:

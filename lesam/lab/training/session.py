@@ -40,8 +40,9 @@ class Session:
         """Build the parts; every worker starts from the same weights. ``stop`` is a number of steps to end after."""
         self.config, self.fabric = config, fabric
         splits = load_splits(config.data, fabric)
+        self.classes = splits.classes
         torch.manual_seed(mix("weights", config.seed))
-        self.module = models.build(config.model.name, splits.classes, **config.model.arguments)
+        self.module = models.build(config.model.name, self.classes, **config.model.arguments)
         if config.system.sync_batch_norm:
             self.module = share_batch_norm(self.module, fabric)
         last = channels_last(config.system, self.module, fabric.device)
