@@ -29,9 +29,16 @@ def imports_of(script: Path) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"{script.name} needs {', '.join(missing)}")
 
 
+def package(name: str, reason: str) -> pytest.MarkDecorator:
+    """Skip where a package is not installed that not every supported torch has."""
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"there is no {name}: {reason}")
+
+
+torchao = package("torchao", "0.18 does not import on torch 2.6")
 #: torch's own FSDP2 on processors without streams: `Stream.record_event` is missing, and layers wrapped one by one fail
 #: in backward ("modified by an inplace operation") with any optimizer.
 fsdp2_on_cpu = torch_from("2.7", "its FSDP2 does not train on CPU, with any optimizer")
+muon = torch_from("2.9", "it has no Muon")
 #: 2.7 stops at an assertion of its own on an event that CPU streams do not give; seen to work in 2.15.
 hybrid_sharding_on_cpu = torch_from("2.15", "hybrid sharding on CPU may stop at an assertion of torch's own")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytorch_optimizer
@@ -58,8 +59,9 @@ def optimizer(name: str, model: nn.Module, lr: float = 0.2, **options: Any) -> l
 
 def muon_and_adamw(name: str, model: nn.Module, **options: Any) -> lesam.SharpnessAware:
     """The method around two bases: Muon for matrices, AdamW for the rest."""
+    muon = getattr(torch.optim, "Muon", partial(torch.optim.SGD, momentum=0.95, nesterov=True))  # from torch 2.9 on
     bases = [
-        torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.02),
+        muon([p for p in model.parameters() if p.ndim == 2], lr=0.02),
         torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2], lr=0.01),
     ]
     return lesam.METHODS[name](bases, model=model, **{**METHODS[name], **options})

@@ -17,13 +17,13 @@ import lesam
 
 pytest.importorskip("schedulefree")
 pytest.importorskip("bitsandbytes")
-pytest.importorskip("torchao")
 pytest.importorskip("lion_pytorch")
 
 import bitsandbytes
 import lion_pytorch
 import schedulefree
-import torchao.optim
+
+from tests import needs
 
 from . import long_hand
 
@@ -49,6 +49,12 @@ def muon_and_adamw(parameters: list[Tensor]) -> list[torch.optim.Optimizer]:
     return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
 
 
+def of_torchao(name: str, parameters: list[Tensor]) -> Any:
+    import torchao.optim  # not for every torch
+
+    return getattr(torchao.optim, name)(parameters, lr=0.01)
+
+
 BASES: dict[str, Callable[[list[Tensor]], Any]] = {
     "Muon and AdamW": muon_and_adamw,
     "Lion": functools.partial(lion_pytorch.Lion, lr=0.01),
@@ -56,13 +62,14 @@ BASES: dict[str, Callable[[list[Tensor]], Any]] = {
     "Adafactor of transformers": functools.partial(transformers.Adafactor, lr=None, warmup_init=True),
     "schedule-free AdamW": functools.partial(schedulefree.AdamWScheduleFree, lr=0.01, warmup_steps=2),
     "schedule-free SGD": functools.partial(schedulefree.SGDScheduleFree, lr=0.5),
-    "torchao, 8 bits": functools.partial(torchao.optim.AdamW8bit, lr=0.01),
-    "torchao, 4 bits": functools.partial(torchao.optim.AdamW4bit, lr=0.01),
-    "torchao, fp8": functools.partial(torchao.optim.AdamWFp8, lr=0.01),
+    "torchao, 8 bits": functools.partial(of_torchao, "AdamW8bit"),
+    "torchao, 4 bits": functools.partial(of_torchao, "AdamW4bit"),
+    "torchao, fp8": functools.partial(of_torchao, "AdamWFp8"),
     "bitsandbytes, 8 bits": functools.partial(bitsandbytes.optim.AdamW8bit, lr=0.01),
     "bitsandbytes, Lion in 8 bits": functools.partial(bitsandbytes.optim.Lion8bit, lr=0.01),
 }
-every_base = pytest.mark.parametrize("name", BASES)
+NEEDS = {"Muon and AdamW": [needs.muon]} | {name: [needs.torchao] for name in BASES if name.startswith("torchao")}
+every_base = pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in BASES])
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +152,7 @@ def test_resumes_from_a_file(name: str) -> None:
     assert all(map(torch.equal, model.parameters(), again.parameters()))
 
 
-@pytest.mark.parametrize("name", ["torchao, 8 bits", "bitsandbytes, 8 bits"])
+@pytest.mark.parametrize("name", [pytest.param("torchao, 8 bits", marks=needs.torchao), "bitsandbytes, 8 bits"])
 def test_states_stay_in_eight_bits(name: str) -> None:
     model = network()
     opt = lesam.LESAM(BASES[name](list(model.parameters())), sigma=SIGMA, model=model)

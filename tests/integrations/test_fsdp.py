@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 from .problems import data, network, optimizer, train, windows
 from .processes import assert_loaded, run_script
 
@@ -119,6 +121,7 @@ def test_fsdp1_is_refused_by_name(script: str, remedy: str, original: bool, tmp_
     assert not (tmp_path / "state.pt").exists()
 
 
+@needs.fsdp2_on_cpu
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("script", [LIGHTNING, ACCELERATE], ids=["lightning", "accelerate"])
 def test_fsdp2_equals_the_plain_loop(script: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from .processes import one_at_a_time
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-BEYOND = {"fsdp2": [needs.fsdp2_on_cpu], "muon": [needs.torch_from("2.9", "it has no Muon")]}
+BEYOND = {"fsdp2": [needs.fsdp2_on_cpu], "muon": [needs.muon]}
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 every_script_with_its_needs = pytest.mark.parametrize(
     "script",

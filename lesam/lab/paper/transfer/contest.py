@@ -40,6 +40,8 @@ CONTROLS = (
 )
 """The compute of two passes, and what pretraining gives."""
 
+CONTROL_NAMES = tuple(entry.name for entry in CONTROLS)
+
 FOLLOWERS = (
     Entry(name=title("sam"), recipe=FINETUNING, method="sam", settings=doublings("optimizer.rho", 0.05)),
     Entry(name=title("lesam"), recipe=FINETUNING, method="lesam", settings=doublings("optimizer.sigma", 0.05)),
@@ -99,13 +101,15 @@ def transfer_runs(request: Request) -> Iterator[TransferRun]:
         if follows and base is None:
             continue
         entered = replace(entry, fixed=(*(base or ()), *entry.fixed)) if follows else entry
-        trials = list(_runs(request, entered, "search", entered.settings, SEARCH_SEEDS, 2 if follows else 1))
+        # The controls come last: a contest that is stopped early has its answer.
+        order = 5 if entry.name in CONTROL_NAMES else 2 if follows else 1
+        trials = list(_runs(request, entered, "search", entered.settings, SEARCH_SEEDS, order))
         yield from trials
         chosen = _chosen(request, trials, expected=len(entered.settings) * len(SEARCH_SEEDS))
         if entry.name == FINE_TUNED.name:
             base = chosen
         if chosen is not None and asked:
-            yield from _runs(request, entered, "repeat", [chosen], fresh, 4)
+            yield from _runs(request, entered, "repeat", [chosen], fresh, max(4, order + 1))
 
 
 def _pretraining(request: Request, seed: int, part: Part, order: int) -> TransferRun:
