@@ -6,13 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
-# The oldest torch that lesam.optim and lesam.flatness support; pyproject.toml names the same, and a test compares them.
+# The oldest torch that all but the lab supports; pyproject.toml names the same, and a test compares them.
 OLDEST_TORCH := 2.6.0
+# What the tests of integrations and examples use there; torchao 0.18 does not import on it.
+OLDEST_PACKAGES := numpy scipy matplotlib pytest pytest-xdist pytest-timeout hypothesis \
+	accelerate bitsandbytes datasets einops lightning lion-pytorch peft pytorch_optimizer schedulefree \
+	sentence-transformers timm transformers trl
 # Two test processes of one thread each are faster than one of two, and do not fight over the cores.
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables clean help
+.PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables fine-tuning-tables clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 18
@@ -44,9 +48,13 @@ benchmark-tables: $(VENV)/.all ## docs/benchmarks.md again, from the records in 
 study-tables: $(VENV)/.lab ## every table and figure of the study and the price again, from the records in results
 	$(BIN)/python -m lesam.lab.paper.study tables results docs/images docs/study.md docs/price.md README.md
 
-test-oldest: $(VENV)-oldest/.done ## the optimizers and flatness on the oldest supported torch, without any framework
+fine-tuning-tables: $(VENV)/.lab ## every table of docs/fine-tuning.md again, from the records in results/fine-tuning
+	$(BIN)/python -m lesam.lab.paper.transfer tables results/fine-tuning docs/fine-tuning.md
+
+test-oldest: $(VENV)-oldest/.done ## optimizers, flatness, integrations and examples on the oldest supported torch
 	$(ONE_THREAD) $(VENV)-oldest/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rs \
-		tests/optim tests/reference tests/setups tests/flatness lesam/optim lesam/flatness $(PYTEST)
+		tests/optim tests/reference tests/setups tests/flatness tests/integrations \
+		lesam/optim lesam/flatness lesam/integrations $(PYTEST)
 
 docs: $(VENV)/.all ## the site in site/, with tutorials run; a broken link, an undocumented name or a raw formula fails it
 	$(ONE_THREAD) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file website/mkdocs.yml
@@ -74,9 +82,12 @@ $(VENV)/.all: $(REQUIREMENTS) | $(BIN)/python
 	$(PIP) --editable ".[flatness,lab,lightning,postgresql,ray,slurm,transformers,docs,dev]"
 	touch $@ $(VENV)/.lab
 
-$(VENV)-oldest/.done: pyproject.toml Makefile
+# The same versions as everywhere, but for torch and what belongs to one torch.
+$(VENV)-oldest/.done: $(REQUIREMENTS) Makefile
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) numpy scipy matplotlib pytest pytest-xdist pytest-timeout hypothesis
+	grep -vE '^((torch|torchvision|triton|sympy)==|nvidia|cuda)' constraints.txt > $(VENV)-oldest/constraints.txt
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(VENV)-oldest/constraints.txt torch==$(OLDEST_TORCH) $(OLDEST_PACKAGES)
 	$(VENV)-oldest/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

@@ -16,7 +16,12 @@ from .processes import one_at_a_time
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-BEYOND = {"fsdp2": [needs.fsdp2_on_cpu], "muon": [needs.muon]}
+BEYOND = {
+    "fsdp2": [needs.fsdp2_on_cpu],
+    "muon": [needs.muon],
+    # Lightning's loggers import these.
+    "loggers": [needs.package(name, "the example logs to it") for name in ("mlflow", "wandb")],
+}
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 every_script_with_its_needs = pytest.mark.parametrize(
     "script",

@@ -75,8 +75,8 @@ class ModelConfig:
     weights_file: str | None = field(default=None, metadata=NOT_IDENTITY)
     """Where the pretrained weights lie that ``options["weights"]`` names; None downloads those of torchvision."""
     weights_cell: str | None = field(default=None, metadata=NOT_IDENTITY)
-    """The run of the same seed that made the weights, without its seed: runs that start from such weights, each seed
-    from its own, are repetitions of each other."""
+    """The run that made the weights, without its seed: runs that start from its repetitions are repetitions of each
+    other."""
 
     def __post_init__(self) -> None:
         """Refuse a file that has no part in the run's identity."""

@@ -41,7 +41,7 @@ def settled(config: RunConfig) -> RunConfig:
         config.model,
         options={**config.model.options, "weights": name},
         weights_file=str(path),
-        weights_cell=_cell(path, config.seed),
+        weights_cell=_cell(path),
     )
     return replace(config, model=model)
 
@@ -81,8 +81,8 @@ def _check_whole(path: Path, content: str) -> None:
         )
 
 
-def _cell(path: Path, seed: int) -> str | None:
-    """Which run made the weights, without its seed, where that is the seed of the run that starts from them."""
+def _cell(path: Path) -> str | None:
+    """Which run made the weights, without its seed; None for a file that lies in no run's folder."""
     from lesam.lab.config.text import from_json  # which settles weights by this module
 
     written = path.parents[2] / "config.json" if len(path.parents) > 2 else path
@@ -92,7 +92,7 @@ def _cell(path: Path, seed: int) -> str | None:
         origin = from_json(written.read_text())
     except ValueError:  # of another version: the content alone tells the weights
         return None
-    return f"{origin.cell}/{path.parent.name}" if origin.seed == seed else None
+    return f"{origin.cell}/{path.parent.name}"
 
 
 @lru_cache

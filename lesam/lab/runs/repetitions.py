@@ -132,14 +132,18 @@ def remarks(groups: Iterable[Group]) -> list[str]:
 
 
 def repetition(config: RunConfig) -> tuple[int, str]:
-    """What tells a run from others of its group: its seed, and that of its data as text, empty where it has none."""
-    data = config.data.options.get("seed")
-    return config.seed, "" if data is None else str(data)
+    """What tells a run from others of its group: its seed, and as text those of its data and of its weights."""
+    own = [config.data.options.get("seed")]
+    if config.model.weights_cell is not None:
+        own.append(config.model.options["weights"])
+    return config.seed, " ".join(str(value) for value in own if value is not None)
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
     """All settings that make a run what it is, apart from its seeds, by dotted path."""
     flat = _flatten(identity(config))
+    if config.model.weights_cell is not None:
+        flat["model.options.weights"] = config.model.weights_cell
     return {path: value for path, value in flat.items() if path not in NOT_SETTINGS}
 
 

@@ -110,6 +110,25 @@ def test_picks_have_the_counts_asked_for_and_grow_with_them(labels: list[int], s
     assert set(pick_per_class(tensor, fewer, seed).tolist()) <= set(chosen.tolist())
 
 
+@pytest.mark.parametrize(("text", "classes"), [("6-9", [6, 7, 8, 9]), ("9,0-1", [0, 1, 9]), (4, [4])])
+def test_some_classes_are_numbered_anew_in_every_split(text: str | int, classes: list[int]) -> None:
+    whole, some = load("digits", validation=0.2), load("digits", validation=0.2, only_classes=text)
+    assert some.classes == len(classes)
+    assert len(some.validation) == round(0.2 * (len(some.train) + len(some.validation)))
+    for part, all_of_it in ((some.test, whole.test), (some.train.joined([some.validation]), None)):
+        assert sorted(set(part.labels.tolist())) == list(range(len(classes)))
+        if all_of_it is not None:
+            chosen = torch.isin(all_of_it.labels, torch.tensor(classes))
+            assert torch.equal(part.images, all_of_it.images[chosen])
+            assert torch.equal(torch.tensor(classes)[part.labels], all_of_it.labels[chosen])
+
+
+@pytest.mark.parametrize("text", ["3-1", "0-10", "1,1", "", "a", "1-2-3", -1])
+def test_classes_that_are_not_there_are_refused(text: str | int) -> None:
+    with pytest.raises(ValueError, match="only_classes"):
+        load("digits", only_classes=text)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.1])
 def test_impossible_choices_are_errors(fraction: float) -> None:
     with pytest.raises(ValueError, match="label_noise"):

@@ -216,7 +216,16 @@ def test_the_same_seed_builds_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-@pytest.mark.parametrize(("name", "head"), [("vit_b_16", "heads.head"), ("imagenet_resnet18", "fc")])
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("vit_b_16", "heads.head"),
+        ("imagenet_resnet18", "fc"),
+        ("small_resnet", "fc"),
+        ("mlp", "layers.2"),
+        ("resnet32_glmc", "fc"),
+    ],
+)
 def test_local_weights_fill_the_body_and_leave_a_new_head(tmp_path, name, head, suffix) -> None:
     pretrained = build(name, 11, **TINY[name])
     path = tmp_path / f"weights.{suffix}"
@@ -245,6 +254,38 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path) -> None:
         build("imagenet_resnet18", 3, weights=tmp_path / "w.pth")
     with pytest.raises(ValueError, match="neither a file nor one of torchvision's"):
         build("vit_b_16", 3, weights=tmp_path / "absent.pth", **TINY["vit_b_16"])
+
+
+def test_every_network_takes_the_weights_of_one_for_other_classes(tmp_path) -> None:
+    for name in models.NAMES:
+        torch.manual_seed(0)
+        pretrained = build(name, 7, **TINY[name]).state_dict()
+        save_file(pretrained, tmp_path / f"{name}.safetensors")
+        torch.manual_seed(1)
+        found = build(name, 3, weights=str(tmp_path / f"{name}.safetensors"), **TINY[name]).state_dict()
+        differing = {key for key, value in found.items() if not torch.equal(value, pretrained[key])}
+        assert differing
+        assert all(key.startswith(("fc.", "fc_cb.", "heads.", "layers.2.")) for key in differing), name
+
+
+def test_weights_of_a_network_that_normalises_its_inputs(tmp_path) -> None:
+    wrapped = build("small_resnet", 7, width=4, normalisation="cifar10")
+    save_file(wrapped.state_dict(), tmp_path / "w.safetensors")
+    for normalisation in (None, "cifar10"):
+        model = build("small_resnet", 3, width=4, normalisation=normalisation, weights=str(tmp_path / "w.safetensors"))
+        inner = model if normalisation is None else model.model
+        assert torch.equal(inner.conv1.weight, wrapped.model.conv1.weight)
+
+
+def test_shapes_that_do_not_fit_are_spelled_out(tmp_path) -> None:
+    torch.save(build("small_resnet", 7, width=8).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=r"of another shape: bn1\.bias 8 instead of 4, .* and \d+ more"):
+        build("small_resnet", 7, width=4, weights=str(tmp_path / "w.pth"))
+    torch.save({"model": build("small_resnet", 7).state_dict()}, tmp_path / "nested.pth")
+    with pytest.raises(ValueError, match="holds no state dict"):
+        build("small_resnet", 7, weights=str(tmp_path / "nested.pth"))
+    with pytest.raises(ValueError, match="neither a file nor the folder of a run"):
+        build("small_resnet", 7, weights="nowhere")
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path) -> None:

@@ -21,7 +21,7 @@ from lesam.lab.runs.folder import RunFolder
 NAMES = {
     *("cifar", "imagenet", "vit-finetune", "flatness", "landscape", "radius", "late-switch", "lesam-plus", "pacs"),
     *("vlcs", "adversarial", "sensitivity", "long-tail", "cost", "mechanism", "stabilisers", "cutout"),
-    *("study", "price"),
+    *("study", "price", "fine-tuning"),
 }
 
 # Enough of the large tables to see every kind of cell; the other experiments run whole.
@@ -47,7 +47,7 @@ def test_an_experiment_runs_offline_and_its_numbers_lead_to_run_folders(name: st
     assert main(["reproduce", name, "--scale", "smoke", "-o", str(tmp_path), *PARTS.get(name, [])]) == 0
     folder = tmp_path / name / "smoke"
     result = json.loads((folder / "result.json").read_text())
-    seeds = [0, 1] if name in ("study", "price") else [0]
+    seeds = [0, 1] if name in ("study", "price", "fine-tuning") else [0]
     assert (result["experiment"], result["scale"], result["seeds"]) == (name, "smoke", seeds)
     assert (folder / "table.md").exists() or (folder / "figure.png").exists()
     assert result["rows"]
