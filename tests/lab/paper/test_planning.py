@@ -19,6 +19,7 @@ from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.scales import anything_left
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.layout import laid_out
+from tests.lab.running import last_checkpoint, smoke, trained
 
 
 def request(runs: Path, **changes: Any) -> Request:
@@ -163,3 +164,20 @@ def test_every_experiment_can_be_planned(scale: str, tmp_path: Path) -> None:
         planned = [run for run in paper.plan(experiment, request)][:: 40 if scale != "smoke" else 20]
         for line in planning.lines(experiment, request, tmp_path, planned):
             assert line
+
+
+def test_a_run_that_starts_from_a_run_is_planned_by_its_file(tmp_path: Path) -> None:
+    """The command names the weights where they lie, and gives the same run and the same group."""
+    origin = trained(smoke("cifar100-pretraining"), tmp_path)
+    config = smoke("cifar100-finetuning", f"model.options.weights={origin.path}")
+    words = shlex.split(planning.command(config, tmp_path))
+    changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    assert changes == [f"model.options.weights={last_checkpoint(origin).path / 'weights.safetensors'}"]
+    assert smoke("cifar100-finetuning", *changes) == config
+
+
+def test_some_classes_have_their_share_of_the_steps(tmp_path: Path) -> None:
+    whole = recipes.build("cifar100-pretraining", method="sgd", scale="small")
+    measured = planning.estimate(whole, tmp_path)
+    fewer = planning.estimate(override(whole, ["data.options.only_classes=0-29"]), tmp_path)
+    assert measured.seconds == pytest.approx(2 * fewer.seconds, rel=0.1)
