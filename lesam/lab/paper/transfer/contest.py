@@ -17,8 +17,8 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
+from lesam.lab.paper.study.contest import Part
 from lesam.lab.paper.study.entries import doublings, rates
-from lesam.lab.paper.study.groups import Part
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.transfer.forgetting import forgetting
 from lesam.lab.recipes.finetuning import FINETUNING, NEW, PRETRAINING
