@@ -24,12 +24,12 @@ def meeting() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def agents(meeting: TCPStore, runs: Path, *options: str) -> list[subprocess.Popen[str]]:
+def agents(meeting: TCPStore, runs: Path) -> list[subprocess.Popen[str]]:
     """What is started on each of the nodes: the same command, with the address where they meet."""
     launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1"]
     launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meeting.port}", "--rdzv-conf=is_host=0"]
     launcher += [f"--rdzv-id={runs.name}"]
-    train = ["-m", "lesam", "train", "digits", "--scale", "smoke", "--accelerator", "cpu", *SETTINGS, *options]
+    train = ["-m", "lesam", "train", "digits", "--scale", "smoke", "--accelerator", "cpu", *SETTINGS]
     command = [sys.executable, *launcher, *train, "--runs", str(runs)]
     return [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
 

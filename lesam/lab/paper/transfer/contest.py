@@ -65,13 +65,13 @@ class TransferRun:
     """The run whose weights it starts from."""
 
     def record(self, runs: Path) -> Record | None:
-        """What is kept of it, for repetitions with what they have forgotten; None until it is finished."""
+        """What is kept of it, with what it has forgotten of the old task; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
         summary = folder.summary()
         if summary is None:
             return None
         found = records.record(self.name, self.part, self.setting, folder, summary)
-        if self.pretrained is None or self.part == "search":
+        if self.pretrained is None:
             return found
         lost = forgetting(folder, RunFolder.of(self.pretrained, runs))
         more = {"old_accuracy_before": lost.before, "old_accuracy": lost.after, "moved": lost.moved}

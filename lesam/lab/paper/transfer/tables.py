@@ -138,11 +138,19 @@ def _differences(records: Sequence[Record]) -> Table:
 
 
 def _searches(records: Sequence[Record]) -> Table:
-    rows: Table = [("", "setting: mean validation accuracy (%) over two seeds")]
+    """The trials, with what they forgot, which did not count."""
+    rows: Table = [("", "setting", "validation, new task (%)", "forgotten (points)", "moved (%)")]
     for name, scores in _searched(records).items():
-        cells = (f"{words(setting)}: {Spread.of(of).mean:.2f}" for setting, of in scores.items())
-        rows.append((name, "; ".join(cells)))
+        for setting, of in scores.items():
+            runs = [one for one in records if (one.entry, one.part, one.setting) == (name, "search", setting)]
+            lost = [value for one in runs if (value := forgotten(one)) is not None]
+            moved = [100.0 * value for one in runs if (value := one.last.get("moved")) is not None]
+            rows.append((name, words(setting), *map(_mean, (of, lost, moved))))
     return rows
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{Spread.of(values).mean:.2f}" if values else ""
 
 
 def _searched(records: Sequence[Record]) -> dict[str, dict[Setting, tuple[float, ...]]]:

@@ -117,6 +117,7 @@ def test_the_tables():
 def test_a_chosen_setting_at_the_edge_is_marked():
     rho = [(f"optimizer.rho={value}",) for value in ("0.05", "0.1", "0.2", "0.4", "0.8")]
     trials = [record("SAM", 1000, 0.3, None, "search", setting) for setting in rho]
+    assert tables.tables(trials)[tables.SEARCHES][1] == ("SAM", "rho 0.05", "30.00", "", "10.00")
     for setting, mark in ((rho[0], "*"), (rho[2], "")):
         made = tables.tables([*trials, record("SAM", 0, 0.3, 0.3, setting=setting)])
         assert made[tables.RESULTS][1][2] == f"rho {setting[0].partition('=')[2]}{mark}"
