@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lesam.lab.config.text import override
+from lesam.lab.execution.in_process import InProcess
 from lesam.lab.paper import find
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.running import train_all
@@ -29,7 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Request:
         first = min(run.order for run in new)
         coming = [run for run in new if run.order == first]
         done |= {run.config.fingerprint for run in coming}
-        _, failures = train_all(coming, request.runs, jobs=1)
+        _, failures = train_all(coming, request.runs, InProcess(runs=request.runs))
         assert not failures
     return request
 
