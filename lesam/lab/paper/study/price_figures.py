@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from lesam.flatness.figures import shared_legend
+from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.price import PRICE
-from lesam.lab.paper.study.price_tables import Frontier
+from lesam.lab.paper.study.price_tables import CLOCK, Frontier
 from lesam.lab.paper.study.records import Record
 from lesam.lab.report import style
 from lesam.lab.report.paper_size import HEIGHT, LINE, WIDTHS
@@ -18,14 +19,15 @@ MARKERS = ("o", "s", "^", "D")
 
 
 def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure]:
-    """The frontier of every stage that has repetitions."""
-    shown = [one for stage in PRICE.stages if (one := Frontier(stage, records, scale)).points]
+    """The frontier of every stage where several entries have repetitions."""
+    shown = [one for stage in PRICE.stages if len((one := Frontier(stage, records, scale)).points) > 1]
     if not shown:
         return {}
     figure = Figure(figsize=(WIDTHS["page"], HEIGHT * len(shown) + 1), layout="constrained")
     panels = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
+    looks = _looks(scale)
     for (left, right), one in zip(panels, shown, strict=True):
-        looks = _looks(one)
+        floor = _floor(one)
         for name, point in one.points.items():
             colour, marker = looks[name]
             for axis, price in ((left, point.passes), (right, point.seconds)):
@@ -41,23 +43,36 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
                     markersize=4,
                     label=name,
                 )
-        for axis, words in ((left, "passes a step"), (right, one.clock)):
+                if floor is not None and point.spread.mean < floor:
+                    below = {"xy": (price, floor), "xytext": (0, 2), "textcoords": "offset points"}
+                    axis.annotate(f"{name}: {point.spread.mean:.1f} \N{DOWNWARDS ARROW}", fontsize="x-small", **below)
+        for axis, words in ((left, "passes a step"), (right, CLOCK)):
             axis.set_xlabel(words)
             axis.grid(alpha=0.3)
         left.set_title(one.stage.recipe, fontsize="medium", loc="left")
         left.set_ylabel("test accuracy (%)")
+        if floor is not None:
+            left.set_ylim(bottom=floor)
     lines = shared_legend(figure)
     figure.set_figheight(HEIGHT * len(shown) + LINE * lines + 0.5)
     figure.suptitle(f"{scale} scale; means and standard deviations over seeds", fontsize="small")
     return {"price": figure}
 
 
-def _looks(one: Frontier) -> Mapping[str, tuple[str, str]]:
-    """Colour and marker of each entry: its method's colour, and a marker of its own among those of the method."""
-    seen: dict[str, int] = {}
-    found = {}
-    for group in PRICE.groups(one.stage, one.scale):
-        for entry in group.entries:
-            number = seen[entry.method] = seen.get(entry.method, -1) + 1
-            found[entry.name] = (style.colour(entry.method), MARKERS[number])
+def _floor(one: Frontier) -> float | None:
+    """Where the panels of a stage end below, where an entry lies so far down that the others would be one line."""
+    if one.gain is None:
+        return None
+    base = one.points[title(one.stage.base)].spread.mean
+    floor = base - 2 * abs(one.gain.spread.mean)
+    return floor if any(point.spread.mean < floor for point in one.points.values()) else None
+
+
+def _looks(scale: str) -> Mapping[str, tuple[str, str]]:
+    """Colour and marker of each entry on every stage: its method's colour, and a marker among those of the method."""
+    found: dict[str, tuple[str, str]] = {}
+    for stage in PRICE.stages:
+        for entry in (one for group in PRICE.groups(stage, scale) for one in group.entries if one.name not in found):
+            colour = style.colour(entry.method)
+            found[entry.name] = (colour, MARKERS[sum(known == colour for known, _ in found.values())])
     return found

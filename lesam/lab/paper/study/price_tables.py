@@ -36,7 +36,7 @@ class Point:
     passes: float
     """Of the mean step of all epochs."""
     seconds: float | None
-    """As :attr:`Frontier.clock` says; None where an entry of a timed stage was not timed."""
+    """Of one core, in turns with the others; None where the entry was not timed."""
     scores: Mapping[int, float]
     """Test accuracies in percent, by seed."""
 
@@ -44,6 +44,10 @@ class Point:
     def spread(self) -> Spread:
         """Of the accuracies."""
         return Spread.of(list(self.scores.values()))
+
+
+CLOCK = "seconds of a core"
+"""What seconds are of: entries that were timed in turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +67,12 @@ class Frontier:
     def points(self) -> dict[str, Point]:
         """By name of the entry, in the order of the contest."""
         found = {}
-        seconds = self._seconds()
+        seconds = {one.entry: one.seconds for one in self.tables.of("time")}  # those of runs depend on what ran beside
         for name, runs in self.tables.repetitions().items():
             passes = Spread.of([one.last.get("passes") or 0.0 for one in runs]).mean
             scores = {one.seed: one.score for one in runs}
             found[name] = Point(name=name, passes=passes, seconds=seconds.get(name), scores=scores)
         return found
-
-    @property
-    def clock(self) -> str:
-        """What seconds are of: entries that were timed in turns, or else runs as they were trained."""
-        return "seconds of a core" if self.tables.of("time") else "seconds of the shortest run"
-
-    def _seconds(self) -> dict[str, float]:
-        if timed := self.tables.of("time"):
-            return {one.entry: one.seconds for one in timed}
-        return {name: min(one.seconds for one in runs) for name, runs in self.tables.repetitions().items()}
 
     @property
     def gain(self) -> Difference | None:
@@ -133,7 +127,7 @@ class Frontier:
     def results(self) -> Table:
         """Price and accuracy of every entry, its differences to LE-SAM and to the base, and what it keeps."""
         base, points = title(self.stage.base), self.points
-        head = ("entry", "passes", self.clock, "chosen on validation", "n", "test accuracy (%)")
+        head = ("entry", "passes", CLOCK, "chosen on validation", "n", "test accuracy (%)")
         rows: Table = [(*head, f"to {LESAM}", f"to {base}", f"of {LESAM}'s gain (%)")]
         for name, runs in self.tables.repetitions().items():
             point, share = points[name], self.share(name)

@@ -102,7 +102,7 @@ def test_shares_and_verdicts():
     wide = stage("mnist1d-mlp", "AdamW", [73.9 + 200 * noise for noise in JITTER], [72.0] * 10)
     assert Frontier(MLP, wide).verdict("One-pass LE-SAM") == "undecided"
     (row,) = (row for row in one.results() if row[0] == "One-pass LE-SAM")
-    assert row[1:3] == ("1", "11")
+    assert row[1:3] == ("1", "")
     assert row[5] == "73.90 ± 0.01"
     assert row[6].startswith("-0.10 (-0.12 to -0.08")
     assert row[8] == "98"
@@ -144,12 +144,17 @@ def test_the_picture_has_two_panels_for_each_stage_with_the_means_of_the_table()
     drawn = {str(bars.get_label()): tuple(bars[0].get_xydata()[0]) for bars in axes[0].containers}
     assert drawn["SAM, in the last eighth only"] == pytest.approx((1.125, 72.0))
     assert drawn["LE-SAM"] == pytest.approx((2.0, 74.0))
-    seconds = {str(bars.get_label()): bars[0].get_xydata()[0][0] for bars in axes[1].containers}
-    assert set(seconds.values()) == {11.0}
-    assert axes[1].get_xlabel() == "seconds of the shortest run"
+    assert not axes[1].containers  # nothing was timed
+    timed = [dataclasses.replace(one, part="time", seconds=3.5, last={}) for one in found if one.seed == 0]
+    lost = repetitions("mnist1d-mlp", "LookSAM", [20.0] * 10)
+    left, right = figures([*found, *timed, *lost])["price"].axes[:2]
+    assert {bars[0].get_xydata()[0][0] for bars in right.containers} == {3.5}
+    assert left.get_ylim()[0] == pytest.approx(70.0 - 2 * 4.0)  # or the others would be one line
+    assert left.get_ylim()[1] > 74.0
+    assert [text.get_text() for text in left.texts] == ["LookSAM: 20.0 \N{DOWNWARDS ARROW}"]
 
 
-def test_seconds_are_those_that_were_measured_in_turns_where_there_are_any():
+def test_seconds_are_those_that_were_measured_in_turns():
     found = stage("mnist1d-mlp", "AdamW", [74.0] * 10, [72.0] * 10)
     timed = [dataclasses.replace(one, part="time", seconds=3.5, last={}) for one in found if one.seed == 0]
     one = Frontier(MLP, [*found, *timed[:2]])
