@@ -17,6 +17,7 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.config.text import override
 from lesam.lab.data import Batches, augmentation, load
 from lesam.lab.data.domains import PACS, VLCS, Collection
+from lesam.lab.execution.local import Pool
 from lesam.lab.recipes.domains import SOURCES
 from lesam.lab.sweeps import grid
 from tests.lab.data.images import write_images
@@ -122,7 +123,7 @@ def test_folders_can_be_trained_on_in_the_processes_of_a_sweep(root: Path, tmp_p
         config = recipes.build("vlcs-sun09", method="sam", scale="small", seed=seed)
         return override(config, [*changes, "system.accelerator=cpu", *setting])
 
-    (outcome,) = grid.grid(build, [("optimizer.rho=0.1",)], [0], runs=tmp_path, jobs=1)
+    (outcome,) = grid.grid(Pool(runs=tmp_path, jobs=1), build, [("optimizer.rho=0.1",)], [0])
     assert outcome.summary is not None, outcome.error
     row = outcome.summary["last"]
     targets = [row[f"test_{name}_accuracy"] for name in ("voc2007", "labelme", "caltech101")]

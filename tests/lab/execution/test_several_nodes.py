@@ -43,12 +43,9 @@ def folder(runs: Path) -> RunFolder | None:
     return next((RunFolder(file.parent) for file in runs.glob("*/config.json")), None)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_run_whose_worker_is_killed_is_restarted_and_resumes(
-    strategy: str, tmp_path: Path, meeting: TCPStore
-) -> None:
-    ended(agents(meeting, tmp_path / "undisturbed", "--strategy", strategy))
-    started = agents(meeting, tmp_path / "disturbed", "--strategy", strategy)
+def test_a_run_whose_worker_is_killed_is_restarted_and_resumes(tmp_path: Path, meeting: TCPStore) -> None:
+    ended(agents(meeting, tmp_path / "undisturbed"))
+    started = agents(meeting, tmp_path / "disturbed")
     wait_for(lambda: (run := folder(tmp_path / "disturbed")) is not None and len(run.metrics()) > 15)
     (worker,) = psutil.Process(started[1].pid).children()
     worker.send_signal(signal.SIGKILL)

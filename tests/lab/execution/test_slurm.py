@@ -121,6 +121,7 @@ def command(*arguments: str, environment: dict[str, str]) -> subprocess.Popen[st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from lesam.lab import recipes
 from lesam.lab.cli import main
 from lesam.lab.config.text import override
+from lesam.lab.execution.local import Pool
 from lesam.lab.paper.experiment import Cell, Request, Variant
 from lesam.lab.paper.grid import Grid, last
 from lesam.lab.report import plots, tables
@@ -170,7 +171,7 @@ def test_a_setting_that_diverged_wins_no_search_while_another_did_not(
 ) -> None:
     """Weights that are no numbers name the first class, which may be more accurate than a bad start."""
     monkeypatch.setattr(compare, "SETTINGS", {"sam": (("optimizer.rho=1e30",), ("optimizer.lr=1e-12",))})
-    (result,) = compare.compare(runs=tmp_path, seeds=(0,), jobs=1, scale="smoke", methods=("sam",))
+    (result,) = compare.compare(Pool(runs=tmp_path, jobs=1), runs=tmp_path, seeds=(0,), scale="smoke", methods=("sam",))
     assert result.setting == ("optimizer.lr=1e-12",)
     assert not result.diverged
 
