@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from lesam.lab.config.run import RunConfig
@@ -90,33 +90,32 @@ def test_two_drivers_train_a_run_once_and_the_killed_worker_of_one_resumes(
     changes = [part for change in LONG for part in ("--set", change)]
     sweep = ["sweep", "digits", "--scale", "smoke", *changes, "--grid", "optimizer.sigma=0.3", "--runs", str(tmp_path)]
     command = [sys.executable, "-m", "lesam", *sweep, "--on", f"ray:{cluster.address}"]
-    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
-    wait_for(lambda: epochs(run, tmp_path) > 15)
-    (worker,) = [process for process in psutil.process_iter() if _trains(process, RunFolder.of(run, tmp_path))]
-    worker.send_signal(signal.SIGKILL)
-    outputs = [driver.communicate(timeout=200)[0] for driver in drivers]
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(driven(command)) for _ in range(2)]
+        wait_for(lambda: epochs(run, tmp_path) > 15)
+        os.kill(holder(RunFolder.of(run, tmp_path).path / ".lock"), signal.SIGKILL)
+        outputs = [driver.communicate(timeout=200)[0] for driver in drivers]
     assert [driver.returncode for driver in drivers] == [0, 0], outputs
     assert started(run, tmp_path) == 2
     undisturbed(run, tmp_path)
 
 
-def _trains(process: psutil.Process, run: RunFolder) -> bool:
-    """Whether a process holds the lock of a run."""
-    import fcntl
-
-    lock = run.path / ".lock"
-    try:
-        held = any(file.path == str(lock) for file in process.open_files())
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        return False
-    if not held or process.pid == os.getpid():
-        return False
-    with lock.open() as file:
+@contextmanager
+def driven(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive the test, whatever happens to it."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+            yield process
+        finally:
+            process.kill()
+
+
+def holder(lock: Path) -> int:
+    """The process that holds a lock; others may have the file open, to ask for it."""
+    number = str(lock.stat().st_ino)
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    (process,) = {int(line[4]) for line in lines if line[1:2] == ["FLOCK"] and line[5].rpartition(":")[2] == number}
+    return process
 
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_is_sent(

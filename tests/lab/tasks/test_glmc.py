@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -336,12 +335,9 @@ def test_a_run_stopped_inside_an_epoch_resumes_bit_for_bit(method: str, ascent: 
 def test_two_processes_train_and_count_together(tmp_path: Path) -> None:
     """Heads that the ascent does not use must not leave a worker waiting; groups are counted over both workers."""
     changes = ("task.ascent=no_sim", "optimizer.batch_norm=both", "data.options.test_size=33", "schedule.epochs=2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     result = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
             *("-m", "lesam", "train", "cifar100-lt100-glmc", "--method", "lesam", "--scale", "smoke"),
             *("--strategy", "ddp", "--accelerator", "cpu", "-o", str(tmp_path)),
             *(part for change in changes for part in ("--set", change)),

@@ -33,13 +33,10 @@ def config_of(method: str, precision: str = "64-true") -> RunConfig:
 def two_processes(
     method: str, runs: Path, strategy: str = "auto", precision: str = "64-true"
 ) -> subprocess.CompletedProcess[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     changes = [part for setting in SETTINGS for part in ("--set", setting)]
     return subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
             *("-m", "lesam", "train", "vit-cifar100", "--method", method, "--scale", "smoke"),
             *("--precision", precision, "--strategy", strategy, "--accelerator", "cpu", "-o", str(runs), *changes),
         ],
@@ -142,10 +139,7 @@ NORMALISED = ("train", "digits", "--method", "sgd", "--scale", "smoke", "--accel
 
 
 def launched(processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}")
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
     return subprocess.run(
         [sys.executable, *launcher, "-m", "lesam", *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

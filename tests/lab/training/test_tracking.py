@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -130,12 +129,9 @@ def test_train_tracks_and_plot_draws(
 
 
 def two_processes(runs: Path) -> subprocess.CompletedProcess[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
             *("-m", "lesam", "train", "digits", "--scale", "smoke"),
             *("--accelerator", "cpu", "-o", str(runs), "--track", "lpf", "--set", UNBOUNDED),
         ],
