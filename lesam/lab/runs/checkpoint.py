@@ -2,13 +2,16 @@
 
 ``checkpoints/step-00000780/`` holds ``weights.safetensors`` (the model and its buffers), ``state.pt`` (the
 optimizer and the position in training, loadable with ``weights_only=True``) and ``manifest.json`` (epoch,
-step, and the SHA-256 of both files). The folder gets its name by one rename after everything in it is on the
-disk, so a killed process leaves at most a folder whose name starts with a dot.
+step, and the SHA-256 of all files). A model that is sharded has ``shards/`` instead of the weights, with the
+tensors of model and optimizer as each process holds them, and the weights beside them at the end of training. The
+folder gets its name by one rename after everything in it is on the disk, so a killed process leaves at most a folder
+whose name starts with a dot.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -22,8 +25,11 @@ from safetensors.torch import load_file, save_file
 
 from lesam.lab.config.weights import WEIGHTS
 from lesam.lab.files import is_temporary, sha256, whole_folder
+from lesam.lab.runs import shards
 
-STATE, MANIFEST = "state.pt", "manifest.json"
+STATE, MANIFEST, SHARDS = "state.pt", "manifest.json", "shards"
+MODEL, OPTIMIZER = "model/", "optimizer/"
+"""What the names of tensors in shards begin with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +42,16 @@ class Checkpoint:
     batch: int
     """Batches of the unfinished epoch already taken; 0 at the end of an epoch."""
 
+    @property
+    def shards(self) -> Path | None:
+        """The folder of what each process held; None where the model was not sharded."""
+        return found if (found := self.path / SHARDS).is_dir() else None
+
     def weights(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of the model, on the CPU."""
-        return load_file(self.path / WEIGHTS)
+        if (self.path / WEIGHTS).exists() or self.shards is None:
+            return load_file(self.path / WEIGHTS)
+        return shards.whole(self.shards, MODEL)
 
     def state(self) -> dict[str, Any]:
         """Optimizer state and partial sums of the unfinished epoch."""
@@ -47,15 +60,20 @@ class Checkpoint:
 
     def weights_sha256(self) -> str:
         """Checksum of the weights, by which answers about them are kept."""
-        return sha256(self.path / WEIGHTS)
+        if (self.path / WEIGHTS).exists() or self.shards is None:
+            return sha256(self.path / WEIGHTS)
+        sums = "".join(sha256(file) for file in sorted(self.shards.iterdir()))
+        return hashlib.sha256(sums.encode()).hexdigest()
 
     def damage(self) -> str | None:
         """What is wrong with the files, or None."""
         try:
-            sums = json.loads((self.path / MANIFEST).read_text())["sha256"]
-            for name in (WEIGHTS, STATE):  # whatever the manifest lists, these are the files that are read
-                if sha256(self.path / name) != sums[name]:
+            sums = dict(json.loads((self.path / MANIFEST).read_text())["sha256"])
+            for name in _files(self.path):  # whatever the manifest lists, these are the files that are read
+                if sha256(self.path / name) != sums.pop(name):
                     return f"{name} does not have the checksum it was written with"
+            if sums:
+                return f"{', '.join(sums)} is missing"
         except KeyError as error:
             return f"its manifest has no checksum of {error.args[0]}"
         except (OSError, ValueError, TypeError) as error:
@@ -69,24 +87,38 @@ def save(
     epoch: int,
     step: int,
     batch: int,
-    weights: Mapping[str, torch.Tensor],
     state: Mapping[str, Any],
+    weights: Mapping[str, torch.Tensor] | None = None,
+    parts: Path | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint; it exists under its name only when all of it is on the disk."""
+    """Write a checkpoint; it exists under its name only when all of it is on the disk.
+
+    Of a sharded model ``parts`` is the folder in which all processes have written theirs; it becomes a part of the
+    checkpoint.
+    """
     path = folder / f"step-{step:08d}"
     # One of that name is a damaged one, or a repetition after a crash between the rename and the next step.
     with whole_folder(path) as temporary:
         try:
-            save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
+            if parts is not None:
+                parts.rename(temporary / SHARDS)
+            if weights is not None:
+                save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
             torch.save(dict(state), temporary / STATE)
         except (RuntimeError, SafetensorError) as error:  # both hide the system's error: a full disk, mostly
             free = shutil.disk_usage(temporary).free
             reason = f"{str(error).splitlines()[0]}; the disk has {free / 1e9:.2f} GB left"
             raise OSError(f"the checkpoint {path} could not be written ({reason}); older ones are untouched") from error
-        sums = {name: sha256(temporary / name) for name in (WEIGHTS, STATE)}
+        sums = {name: sha256(temporary / name) for name in _files(temporary)}
         manifest = {"epoch": epoch, "step": step, "batch": batch, "sha256": sums}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return Checkpoint(path=path, epoch=epoch, step=step, batch=batch)
+
+
+def _files(path: Path) -> list[str]:
+    """Names of the files that a checkpoint is read from; weights that are nowhere are among them, to be missed."""
+    parts = [f"{SHARDS}/{file.name}" for file in sorted(path.glob(f"{SHARDS}/*"))]
+    return [STATE, *parts, *([WEIGHTS] if not parts or (path / WEIGHTS).exists() else [])]
 
 
 def listed(folder: Path) -> list[Checkpoint]:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
-from torch import nn
 
 from lesam.lab.config.run import SystemConfig
 from lesam.lab.device import require
+from lesam.lab.training.sharding import shard
 
 
 def make_fabric(system: SystemConfig) -> Fabric:
@@ -49,6 +49,12 @@ def make_fabric(system: SystemConfig) -> Fabric:
     return fabric
 
 
+def leave() -> None:
+    """Part from the other processes when all is done; a group that is still there when Python ends may abort it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def processes(system: SystemConfig) -> int:
     """How many processes would train a run, without launching any.
 
@@ -77,18 +83,6 @@ def _started_by_others() -> tuple[int, int] | None:
             "instead of --ntasks"
         )
     return nodes, tasks // nodes
-
-
-def shard(model: nn.Module, mesh: Any) -> nn.Module:
-    """Shard the direct children of a model and then the rest of it (FSDP2)."""
-    from torch.distributed.fsdp import fully_shard
-
-    data = mesh["data_parallel"]
-    for child in model.children():
-        if any(parameter.requires_grad for parameter in child.parameters()):
-            fully_shard(child, mesh=data)
-    fully_shard(model, mesh=data)
-    return model
 
 
 def _accelerated(accelerator: str) -> bool:

@@ -253,6 +253,7 @@ class Run:
     def _write_rows(self, table: torch.Tensor, seconds: float, *, samples: float, began: float) -> dict[str, Any]:
         """Evaluate, and write the rows of the finished epoch."""
         session = self.session
+        session.agree_on_buffers()
         sizes = session.meter.sizes()
         correct, count = (self._sum_over_workers(total) for total in session.meter.totals())
         row: dict[str, Any] = {
@@ -300,7 +301,7 @@ class Run:
         """Write a checkpoint; the rows it relies on reach the disk first."""
         session = self.session
         session.elapsed += extra_seconds
-        weights, state = session.saved()
+        saved = session.saved(self.folder.checkpoints / f".step-{session.step:08d}.parts.tmp")
         if self.fabric.is_global_zero:
             self.folder.sync()
             checkpoints.save(
@@ -308,8 +309,9 @@ class Run:
                 epoch=session.epoch,
                 step=session.step,
                 batch=session.batch,
-                weights=weights,
-                state=state,
+                state=saved.state,
+                weights=saved.weights,
+                parts=saved.parts,
             )
             checkpoints.prune(self.folder.checkpoints, keep=self.record.keep, keep_epochs=self.kept)
         session.elapsed -= extra_seconds

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict as sharded
 from torch.nn.parallel import DistributedDataParallel
 
 from lesam.lab import models
@@ -18,15 +20,28 @@ from lesam.lab.config.run import RunConfig
 from lesam.lab.data.loading import Pipeline, load_splits
 from lesam.lab.data.seeds import mix
 from lesam.lab.device import channels_last, seed_generators
-from lesam.lab.runs.checkpoint import Checkpoint
+from lesam.lab.runs import shards
+from lesam.lab.runs.checkpoint import MODEL, Checkpoint
 from lesam.lab.tasks import make_task
 from lesam.lab.tasks.metrics import Meter
 from lesam.lab.tasks.objective import Batch
 from lesam.lab.tasks.schedule import Timetable
 from lesam.lab.tasks.task import Parts
+from lesam.lab.training import sharding
 from lesam.lab.training.inputs import check_fit
 from lesam.lab.training.layout import share_batch_norm
 from lesam.lab.training.optimizer import build_optimizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """What a checkpoint is made of."""
+
+    state: dict[str, Any]
+    weights: dict[str, Tensor] | None
+    """None where only the parts are written."""
+    parts: Path | None = None
+    """Where the processes of a sharded model have written theirs."""
 
 
 class Session:
@@ -121,18 +136,15 @@ class Session:
         """Move the position to the start of the next epoch."""
         self.epoch, self.batch, self.meter = self.epoch + 1, 0, Meter()
 
-    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Weights and state for a checkpoint. Collective: every worker has to call it."""
-        weights: Any
-        optimizer: Any
-        if self._sharded:
-            options = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
-            weights = sharded.get_model_state_dict(self.module, options=options)
-            optimizer = sharded.get_optimizer_state_dict(self.module, self.optimizer, options=options)
-        else:
-            weights, optimizer = self.module.state_dict(), self.optimizer.state_dict()
+    def agree_on_buffers(self) -> None:
+        """Give every worker the first one's buffers, as DDP does in each forward; FSDP leaves each with its own."""
+        if self._sharded and self.fabric.world_size > 1:
+            for buffer in self.module.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def saved(self, parts: Path) -> Saved:
+        """What a checkpoint needs. Collective: every worker has to call it; a sharded model is written to ``parts``."""
         state = {
-            "optimizer": optimizer,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "task": self.task.state_dict(),
             "meter": self._gathered_meter(),
@@ -140,18 +152,31 @@ class Session:
             "best": dict(self.best),
             "diverged_at": self.diverged_at,
         }
-        return weights, state
+        if not self._sharded:
+            state["optimizer"] = self.optimizer.state_dict()
+            return Saved(state=state, weights=self.module.state_dict())
+        self.agree_on_buffers()
+        tensors, state["optimizer"] = sharding.parts_of(self.module, self.optimizer)
+        if self.fabric.is_global_zero:
+            shutil.rmtree(parts, ignore_errors=True)
+        self.fabric.barrier()
+        shards.write(parts, tensors)
+        at_the_end = self.finished and self.fabric.is_global_zero
+        return Saved(state=state, weights=shards.whole(parts, MODEL) if at_the_end else None, parts=parts)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a saved moment. Collective: every worker has to call it."""
-        weights: dict[str, Any] = dict(checkpoint.weights())
         state = checkpoint.state()
-        if self._sharded:
-            options = sharded.StateDictOptions(full_state_dict=True)
-            sharded.set_model_state_dict(self.module, weights, options=options)
-            sharded.set_optimizer_state_dict(self.module, self.optimizer, state["optimizer"], options=options)
+        if (checkpoint.shards is not None) != self._sharded:
+            written, wanted = ("fsdp", "another") if checkpoint.shards is not None else ("another", "fsdp")
+            raise ValueError(
+                f"{checkpoint.path} was written with --strategy {written} and cannot be resumed with {wanted}: "
+                f"the optimizer's state is kept in another form. Resume as it began, or in another folder (-o)"
+            )
+        if checkpoint.shards is not None:
+            sharding.put_back(self.module, self.optimizer, checkpoint.shards, state["optimizer"])
         else:
-            self.module.load_state_dict(weights)
+            self.module.load_state_dict(checkpoint.weights())
             self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])

@@ -138,7 +138,7 @@ def test_a_driver_that_is_stopped_leaves_checkpoints_and_the_same_command_resume
     output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 130, output
     assert "stopping: runs that have begun write a checkpoint, and the same command resumes" in output
-    assert not cluster("squeue", "-h").strip()
+    wait_for(lambda: not cluster("squeue", "-h").strip(), 30)
     assert RunFolder.of(run, tmp_path).summary() is None
     again = command(*sweep, environment=cluster.environment)
     output, _ = again.communicate(timeout=200)
@@ -183,6 +183,7 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_queued(here: 
     with pytest.raises(ValueError, match="a run asks for a GPU, and no node of the cluster has one"):
         OnSlurm(runs=tmp_path, jobs=None, needs=Needs(gpus=1))
     longer = OnSlurm(runs=tmp_path, jobs=None, needs=Needs(), minutes=120)  # than the partition allows
+    before = set(here("squeue", "-h", "-o", "%i").split())  # a task whose run is done may take a moment to end
     with pytest.raises(ValueError, match="SLURM did not take the runs: "):
         longer.run([Job(key=0, config=long_run())], lambda event: None)
-    assert not here("squeue", "-h").strip()
+    assert set(here("squeue", "-h", "-o", "%i").split()) <= before
