@@ -75,17 +75,6 @@ def missing(runs: str, mark: str) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class _Sent:
-    job: Job
-    folder: RunFolder
-    epoch: int = -1
-    """The last one that was told."""
-    stamp: int = 0
-    """When its metrics had been written, as they were read last."""
-    started: bool = False
-
-
 class Remote(ABC):
     """Sends jobs, and tells what becomes of them; subclasses know a cluster."""
 
@@ -115,56 +104,14 @@ class Remote(ABC):
 
     def run(self, jobs: Iterable[Job | None], progress: Progress) -> None:
         """Send jobs as there is room, and look at them until all have ended."""
-        agenda = Agenda(jobs)
-        sent: dict[Any, _Sent] = {}
-        lost: list[Job] = []
         with self._marked() as mark:
             self.prepare(mark)
+            under_way = _UnderWay(self, Agenda(jobs), progress, mark)
             try:
-                while True:
-                    coming: list[Job] = []
-                    while len(sent) + len(coming) < self.limit and (job := agenda.next()) is not None:
-                        if (summary := RunFolder.of(job.config, self.runs).summary()) is not None:
-                            progress(Event(job=job, kind="done", summary=summary))
-                        else:
-                            coming.append(job)
-                    tasks = [
-                        Task(config=job.config, runs=str(self.runs), mark=mark, needs=self.needs) for job in coming
-                    ]
-                    if tasks:
-                        sent |= {
-                            ticket: _Sent(job, RunFolder.of(job.config, self.runs))
-                            for ticket, job in zip(self.send(tasks), coming, strict=True)
-                        }
-                    pause = agenda.pause
-                    if not sent and pause is None:
-                        return
-                    if not sent:
-                        time.sleep(pause or 0.0)
-                        continue
-                    found = self.answers(list(sent), LOOK)
-                    for ticket, one in list(sent.items()):
-                        wanted = _tell_epochs(one, progress)
-                        if ticket in found:
-                            del sent[ticket]
-                            kind, value = found[ticket]
-                            if kind == "busy":
-                                agenda.put_off(one.job)
-                            elif kind == "lost" and lost.count(one.job) < RETRIES:
-                                lost.append(one.job)
-                                agenda.put_off(one.job)
-                            else:
-                                progress(answered(one.job, (kind, value)))
-                        elif not wanted:
-                            self.cancel([ticket])
-                            del sent[ticket]
-                            progress(Event(job=one.job, kind="stopped"))
+                while under_way.fill():
+                    under_way.look()
             except BaseException as error:
-                if sent:
-                    if isinstance(error, KeyboardInterrupt):
-                        for one in sent.values():
-                            progress(Event(job=one.job, kind="interrupted"))
-                    self.cancel(list(sent))
+                under_way.abandon(error)
                 raise
 
     @contextmanager
@@ -177,6 +124,76 @@ class Remote(ABC):
             yield mark.name
         finally:
             mark.unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class _Sent:
+    job: Job
+    folder: RunFolder
+    epoch: int = -1
+    """The last one that was told."""
+    stamp: int = 0
+    """When its metrics had been written, as they were read last."""
+    started: bool = False
+
+
+class _UnderWay:
+    """The jobs of one call that were sent and have not ended."""
+
+    def __init__(self, remote: Remote, agenda: Agenda, progress: Progress, mark: str) -> None:
+        self.remote, self.agenda, self.progress, self.mark = remote, agenda, progress, mark
+        self.sent: dict[Any, _Sent] = {}
+        self.lost: list[Job] = []
+        """Once for each time."""
+
+    def fill(self) -> bool:
+        """Send what there is room for; whether there is anything left to wait for."""
+        coming: list[Job] = []
+        while len(self.sent) + len(coming) < self.remote.limit and (job := self.agenda.next()) is not None:
+            if (summary := RunFolder.of(job.config, self.remote.runs).summary()) is not None:
+                self.progress(Event(job=job, kind="done", summary=summary))
+            else:
+                coming.append(job)
+        if coming:
+            runs, needs = str(self.remote.runs), self.remote.needs
+            tasks = [Task(config=job.config, runs=runs, mark=self.mark, needs=needs) for job in coming]
+            for ticket, job in zip(self.remote.send(tasks), coming, strict=True):
+                self.sent[ticket] = _Sent(job, RunFolder.of(job.config, self.remote.runs))
+        return bool(self.sent) or self.agenda.pause is not None
+
+    def look(self) -> None:
+        """Tell what has happened since the last look, after a moment."""
+        if not self.sent:
+            time.sleep(self.agenda.pause or 0.0)
+            return
+        found = self.remote.answers(list(self.sent), LOOK)
+        for ticket, one in list(self.sent.items()):
+            wanted = _tell_epochs(one, self.progress)
+            if ticket in found:
+                del self.sent[ticket]
+                self._end(one.job, found[ticket])
+            elif not wanted:
+                self.remote.cancel([ticket])
+                del self.sent[ticket]
+                self.progress(Event(job=one.job, kind="stopped"))
+
+    def _end(self, job: Job, answer: Answer) -> None:
+        kind, _ = answer
+        if kind == "busy":
+            self.agenda.put_off(job)
+        elif kind == "lost" and self.lost.count(job) < RETRIES:
+            self.lost.append(job)
+            self.agenda.put_off(job)
+        else:
+            self.progress(answered(job, answer))
+
+    def abandon(self, error: BaseException) -> None:
+        """Stop all tasks, because this process cannot wait for them."""
+        if isinstance(error, KeyboardInterrupt):
+            for one in self.sent.values():
+                self.progress(Event(job=one.job, kind="interrupted"))
+        if self.sent:
+            self.remote.cancel(list(self.sent))
 
 
 def _tell_epochs(one: _Sent, progress: Progress) -> bool:

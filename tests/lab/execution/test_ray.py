@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from lesam.lab.config.run import RunConfig
-from lesam.lab.execution.jobs import Event, Job
+from lesam.lab.execution.jobs import Event, Executor, Job
+from lesam.lab.execution.local import Pool
 from lesam.lab.execution.on_ray import OnRay
 from lesam.lab.execution.remote import Needs
 from lesam.lab.runs.folder import RunFolder
 from tests.lab.execution.conftest import LONG, epochs, long_run, wait_for
+from tests.lab.running import last_checkpoint
+from tests.lab.sweeps.searching import find, opened
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -116,6 +119,35 @@ def holder(lock: Path) -> int:
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     (process,) = {int(line[4]) for line in lines if line[1:2] == ["FLOCK"] and line[5].rpartition(":")[2] == number}
     return process
+
+
+def test_a_search_trains_on_the_cluster_what_it_would_train_here(
+    cluster: Any, nodes: list[Any], tmp_path: Path
+) -> None:
+    def found(name: str, executor: Executor) -> list[tuple[dict[str, float], float | None]]:
+        storage = f"sqlite:///{tmp_path / name}.sqlite3"
+        find(storage, tmp_path / name, epochs=2, trials=3, executor=executor)
+        return [(trial.params, trial.value) for trial in opened(storage).trials]
+
+    there = OnRay(address=cluster.address, runs=tmp_path / "there", jobs=2, needs=Needs())
+    assert found("there", there) == found("here", Pool(runs=tmp_path / "here", jobs=1))
+
+
+def test_a_run_that_is_no_longer_wanted_is_stopped_with_a_checkpoint(
+    cluster: Any, nodes: list[Any], tmp_path: Path
+) -> None:
+    run = long_run()
+    kinds: list[str] = []
+
+    def progress(event: Event) -> bool:
+        kinds.append(event.kind)
+        return event.row is None or event.row["epoch"] < 15
+
+    OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs()).run([Job(key=0, config=run)], progress)
+    assert kinds[-1] == "stopped"
+    folder = RunFolder.of(run, tmp_path)
+    assert folder.summary() is None
+    assert last_checkpoint(folder).epoch >= 15
 
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_is_sent(

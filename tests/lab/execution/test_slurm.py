@@ -14,12 +14,14 @@ import pytest
 
 from lesam.lab.config.run import RunConfig
 from lesam.lab.execution import on_slurm
-from lesam.lab.execution.jobs import Event, Job
+from lesam.lab.execution.jobs import Event, Executor, Job
+from lesam.lab.execution.local import Pool
 from lesam.lab.execution.on_slurm import OnSlurm
 from lesam.lab.execution.remote import Needs
 from lesam.lab.runs.folder import RunFolder
 from tests.lab.execution.conftest import LONG, epochs, long_run, wait_for
 from tests.lab.execution.slurm import Slurm, slurm
+from tests.lab.sweeps.searching import find, opened
 from tests.needs import program
 
 pytestmark = [
@@ -171,6 +173,16 @@ def test_tasks_of_srun_train_one_run_and_are_queued_again_before_their_time_is_o
 
 def found(folder: Path) -> list[RunFolder]:
     return [RunFolder(file.parent) for file in (folder / "runs").glob("*/config.json")]
+
+
+def test_a_search_trains_by_slurm_what_it_would_train_here(here: Slurm, tmp_path: Path) -> None:
+    def found(name: str, executor: Executor) -> list[tuple[dict[str, float], float | None]]:
+        storage = f"sqlite:///{tmp_path / name}.sqlite3"
+        find(storage, tmp_path / name, epochs=2, trials=2, executor=executor)
+        return [(trial.params, trial.value) for trial in opened(storage).trials]
+
+    there = OnSlurm(runs=tmp_path / "there", jobs=2, needs=Needs(), partition="short", minutes=10)
+    assert found("there", there) == found("here", Pool(runs=tmp_path / "here", jobs=1))
 
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_is_queued(here: Slurm, tmp_path: Path) -> None:
