@@ -39,7 +39,7 @@ format: $(VENV)/.all ## bring the code into shape
 	$(BIN)/ruff format .
 
 benchmarks: $(VENV)/.all ## side-by-side measurements, minutes each; ends with a table of targets and what was reached
-	missed=0; for name in step ddp flatness input train report; do $(BIN)/python benchmarks/$$name.py || missed=1; done; \
+	missed=0; for name in step price ddp flatness input train report; do $(BIN)/python benchmarks/$$name.py || missed=1; done; \
 	$(BIN)/python benchmarks/tables.py && exit $$missed
 
 benchmark-tables: $(VENV)/.all ## docs/benchmarks.md again, from the records in benchmarks/results

@@ -74,6 +74,17 @@ def step(record: Record) -> Iterator[Row]:
             )
 
 
+def price(record: Record) -> Iterator[Row]:
+    for name, most in record["targets"].items():
+        what, peer = name.split(" / ")
+        yield Row(
+            f"ResNet-18, {what}: seconds of a step beside the peer's",
+            record["results"]["ratios"][name],
+            most,
+            peer=peer,
+        )
+
+
 def ddp(record: Record) -> Iterator[Row]:
     rows = record["results"]["rows"]
     for name, found in rows.items():
@@ -130,6 +141,7 @@ def report(record: Record) -> Iterator[Row]:
 #: the files, in the order of the document
 FILES: dict[str, Callable[[Record], Iterator[Row]]] = {
     "step": step,
+    "price": price,
     "ddp": ddp,
     "flatness": flatness,
     "input": pipeline,

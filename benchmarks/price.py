@@ -1,0 +1,103 @@
+"""What a whole step costs on ResNet-18 at CIFAR size, where passes dominate: beside SGD, and beside two bare passes.
+
+    python benchmarks/price.py [--batch 64] [--repeats 7]
+
+One step of every method in turn, in one process of one thread; the quickest of the repeats counts, in seconds that the
+process worked, since other processes of the machine take turns with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from measuring import report, table
+from torch import Tensor, nn
+
+import lesam
+from lesam.lab import models
+
+TARGETS = {"One-pass LE-SAM / SGD": 1.15, "LE-SAM / two passes and a step": 1.02, "ESAM / SAM": 1.0}
+METHODS = ("lesam", "sam", "esam", "onepasslesam", "msam", "s2sam")
+
+
+class Subject:
+    """A network of its own with one optimizer; all see the same images."""
+
+    def __init__(self, name: str, images: Tensor, labels: Tensor) -> None:
+        torch.manual_seed(0)
+        self.images, self.labels = images, labels
+        self.model = models.build("resnet18", 100).to(memory_format=torch.channels_last)
+        self.base = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+        passes = {"one pass and a step": 1, "two passes and a step": 2}
+        self.step = self._bare(passes[name]) if name in passes else self._ours(name)
+
+    def _loss(self) -> Tensor:
+        self.base.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
+        loss.backward()
+        return loss
+
+    def _bare(self, passes: int) -> Callable[[], object]:
+        def step() -> None:
+            for _ in range(passes):
+                self._loss()
+            self.base.step()
+
+        return step
+
+    def _ours(self, name: str) -> Callable[[], object]:
+        opt = lesam.METHODS[name](self.base)
+        if name != "esam":
+            return lambda: opt.step(self._loss)
+
+        def sample_losses(kept: Tensor | None = None) -> Tensor:
+            images, labels = (self.images, self.labels) if kept is None else (self.images[kept], self.labels[kept])
+            return nn.functional.cross_entropy(self.model(images), labels, reduction="none")
+
+        return lambda: opt.step(sample_losses=sample_losses)
+
+
+def measured(batch: int, repeats: int) -> dict[str, float]:
+    """Seconds of the quickest step of each."""
+    torch.manual_seed(0)
+    images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    labels = torch.randint(100, (batch,))
+    names = ("one pass and a step", "two passes and a step", *METHODS)
+    subjects = {name: Subject(name, images, labels) for name in names}
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(repeats + 2):  # buffers are made in the first two
+        for name, subject in subjects.items():
+            start = time.process_time()
+            subject.step()
+            if turn >= 2:
+                taken[name].append(time.process_time() - start)
+    return {name: min(seconds) for name, seconds in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    seconds = measured(arguments.batch, arguments.repeats)
+    one, two = seconds["one pass and a step"], seconds["two passes and a step"]
+    ratios = {
+        "One-pass LE-SAM / SGD": seconds["onepasslesam"] / one,
+        "MSAM / SGD": seconds["msam"] / one,
+        "S2-SAM / SGD": seconds["s2sam"] / one,
+        "LE-SAM / two passes and a step": seconds["lesam"] / two,
+        "SAM / two passes and a step": seconds["sam"] / two,
+        "ESAM / SAM": seconds["esam"] / seconds["sam"],
+    }
+    rows = [[name, f"{ratio:.3f}", str(TARGETS.get(name, ""))] for name, ratio in ratios.items()]
+    print(table(f"ResNet-18, batch {arguments.batch}", ["what", "reached", "at most"], rows))
+    results = {"batch": arguments.batch, "repeats": arguments.repeats, "seconds": seconds, "ratios": ratios}
+    report("price", results, TARGETS)
+
+
+if __name__ == "__main__":
+    main()
