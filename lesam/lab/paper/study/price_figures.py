@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from lesam.flatness.figures import shared_legend
-from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.price import PRICE
 from lesam.lab.paper.study.price_tables import CLOCK, Frontier
 from lesam.lab.paper.study.records import Record
@@ -16,21 +15,24 @@ from lesam.lab.report.paper_size import HEIGHT, LINE, WIDTHS
 
 MARKERS = ("o", "s", "^", "D")
 """Of the entries of one method, in order."""
+STEP = 0.02
+"""Passes between two entries that have the same number of them."""
 
 
 def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure]:
-    """The frontier of every stage where several entries have repetitions."""
-    shown = [one for stage in PRICE.stages if len((one := Frontier(stage, records, scale)).points) > 1]
+    """The frontier of every stage where something cheaper than two passes has run beside the base."""
+    found = [Frontier(stage, records, scale) for stage in PRICE.stages]
+    shown = [one for one in found if any(point.passes < 2 for name, point in one.points.items() if name != one.base)]
     if not shown:
         return {}
     figure = Figure(figsize=(WIDTHS["page"], HEIGHT * len(shown) + 1), layout="constrained")
     panels = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
     looks = _looks(scale)
     for (left, right), one in zip(panels, shown, strict=True):
-        floor = _floor(one)
+        floor, aside = _floor(one), _aside(one)
         for name, point in one.points.items():
             colour, marker = looks[name]
-            for axis, price in ((left, point.passes), (right, point.seconds)):
+            for axis, price in ((left, point.passes + aside[name]), (right, point.seconds)):
                 if price is None:
                     continue
                 axis.errorbar(
@@ -49,6 +51,9 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
         for axis, words in ((left, "passes a step"), (right, CLOCK)):
             axis.set_xlabel(words)
             axis.grid(alpha=0.3)
+        if all(point.seconds is None for point in one.points.values()):
+            right.set_axis_off()
+            right.annotate("not timed", (0.5, 0.5), xycoords="axes fraction", ha="center", fontsize="small")
         left.set_title(one.stage.recipe, fontsize="medium", loc="left")
         left.set_ylabel("test accuracy (%)")
         if floor is not None:
@@ -59,11 +64,20 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
     return {"price": figure}
 
 
+def _aside(one: Frontier) -> dict[str, float]:
+    """How far each entry is drawn beside its passes: those of the same number would hide each other."""
+    found: dict[str, float] = {}
+    for passes in {round(point.passes, 1) for point in one.points.values()}:
+        same = [name for name, point in one.points.items() if round(point.passes, 1) == passes]
+        found |= {name: STEP * (place - (len(same) - 1) / 2) for place, name in enumerate(same)}
+    return found
+
+
 def _floor(one: Frontier) -> float | None:
     """Where the panels of a stage end below, where an entry lies so far down that the others would be one line."""
     if one.gain is None:
         return None
-    base = one.points[title(one.stage.base)].spread.mean
+    base = one.points[one.base].spread.mean
     floor = base - 2 * abs(one.gain.spread.mean)
     return floor if any(point.spread.mean < floor for point in one.points.values()) else None
 

@@ -75,16 +75,19 @@ class Frontier:
         return found
 
     @property
+    def base(self) -> str:
+        """The entry that all others are to beat."""
+        return title(self.stage.base)
+
+    @property
     def gain(self) -> Difference | None:
         """LE-SAM's over the base."""
-        return self.between(LESAM, title(self.stage.base))
+        return self.between(LESAM, self.base)
 
     @property
     def counts(self) -> bool:
         """Whether all of LE-SAM and the base has run and the gain is large against its noise."""
-        return (
-            self.complete(LESAM) and self.complete(title(self.stage.base)) and self.standard_errors >= STANDARD_ERRORS
-        )
+        return self.complete(LESAM) and self.complete(self.base) and self.standard_errors >= STANDARD_ERRORS
 
     @property
     def standard_errors(self) -> float:
@@ -105,7 +108,7 @@ class Frontier:
 
     def share(self, name: str) -> float | None:
         """Of LE-SAM's gain; None where there is none, or fewer than two seeds have run."""
-        points, base = self.points, title(self.stage.base)
+        points, base = self.points, self.base
         if not {name, base, LESAM} <= {*points}:
             return None
         ours, theirs, plain = (points[one].scores for one in (name, LESAM, base))
@@ -126,7 +129,7 @@ class Frontier:
 
     def results(self) -> Table:
         """Price and accuracy of every entry, its differences to LE-SAM and to the base, and what it keeps."""
-        base, points = title(self.stage.base), self.points
+        base, points = self.base, self.points
         head = ("entry", "passes", CLOCK, "chosen on validation", "n", "test accuracy (%)")
         rows: Table = [(*head, f"to {LESAM}", f"to {base}", f"of {LESAM}'s gain (%)")]
         for name, runs in self.tables.repetitions().items():
