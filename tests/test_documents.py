@@ -59,3 +59,12 @@ def test_the_index_and_the_readme_list_every_document():
         linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
         assert pages <= linked, index
         assert all(target.exists() for target in linked), index
+
+
+def test_every_example_is_named_in_the_table_of_training_set_ups():
+    if not (ROOT / "examples").exists():
+        pytest.skip("examples are not part of an installed package")
+    page = (ROOT / "docs" / "training-set-ups.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"\(\.\./examples/(\w+\.py)\)", row)}
+    assert named == {script.name for script in (ROOT / "examples").glob("*.py")}
