@@ -19,6 +19,7 @@ import lesam
 import lesam.flatness
 import lesam.schedules
 from lesam.lab.cli import COMMANDS
+from tests import needs
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("mkdocs", reason="the site is made with the extra `docs`")
@@ -128,7 +129,7 @@ def test_the_index_of_the_search_can_be_read_without_a_server(site: Path):
     assert "iframe-worker" in pages(site)["index.html"]
 
 
-CHROMIUM = os.environ.get("LESAM_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+CHROMIUM = needs.program("chromium", "LESAM_CHROMIUM")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; LESAM_CHROMIUM may name one")

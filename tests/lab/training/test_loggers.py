@@ -135,7 +135,7 @@ class Failing:
 def test_a_logger_that_fails_does_not_stop_the_run(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is named once; another logger goes on, and the result is that of a run without loggers."""
+    """It is named once; another logger continues, and the result is that of a run without loggers."""
     made: list[Failing] = []
 
     def make(*_: Any) -> Failing:
