@@ -152,6 +152,9 @@ def test_a_browser_opens_files_searches_and_asks_nobody(site: Path):
         for name in pages(site):
             narrow.goto((site / name).as_uri())
             assert narrow.evaluate("document.documentElement.scrollWidth") <= 400, name
+        dark = browser.new_page(color_scheme="dark")
+        dark.goto((site / "index.html").as_uri())
+        assert dark.evaluate("document.body.dataset.mdColorScheme") == "slate"
         browser.close()
     assert wrong == []
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
