@@ -29,9 +29,9 @@ pytestmark = pytest.mark.skipif(not PROJECT.exists(), reason="the project file i
 
 
 def imported(folder: Path) -> set[str]:
-    """Top-level packages that the files of a folder import, anywhere in them."""
+    """Top-level packages that a file, or those of a folder, import anywhere in them."""
     found: set[str] = set()
-    for file in folder.rglob("*.py"):
+    for file in [folder] if folder.is_file() else folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
@@ -66,7 +66,9 @@ def plain(name: str) -> str:
     [
         ("optim", []),
         ("flatness", ["flatness", "lab"]),  # its figures are drawn where matplotlib is
-        ("integrations", ["lightning", "transformers"]),
+        ("integrations/_window.py", []),
+        ("integrations/lightning.py", ["lightning"]),
+        ("integrations/transformers.py", ["transformers"]),
         ("lab", ["lab", "postgresql", "ray", "slurm"]),
     ],
 )
@@ -77,7 +79,8 @@ def test_a_room_imports_what_is_declared(room: str, extras: list[str]) -> None:
 @pytest.mark.parametrize(
     ("extra", "room"),
     [
-        *(("flatness", "flatness"), ("lightning", "integrations"), ("transformers", "integrations")),
+        *(("flatness", "flatness"), ("lightning", "integrations/lightning.py")),
+        *(("transformers", "integrations/transformers.py"), ("postgresql", "lab")),
         *(("lab", "lab"), ("ray", "lab"), ("slurm", "lab")),
     ],
 )

@@ -2,8 +2,8 @@
 # # A new method in thirty lines
 #
 # A sharpness-aware method is a choice of parts: which way to climb, in which geometry, how far, and what to descend
-# with ([equations](../equations.md)). A new idea is usually one new part. Restoring weights, BatchNorm, resuming,
-# mixed precision, accumulation and distributed training come with the loop.
+# with ([equations](../equations.md)). A new idea is usually one new part. Restoring weights, BatchNorm, mixed
+# precision, accumulation and distributed training come with the loop; so does resuming, of what parts declare.
 #
 # Our idea: a loss budget that is *relative*. LE-SAM lets the loss rise by a constant $\sigma$. Let it rise in
 # proportion to how steep the slope usually is, $\rho = \kappa\, \bar s / s$ with the running mean $\bar s$ of
