@@ -178,7 +178,10 @@ class _UnderWay:
                 self.progress(Event(job=one.job, kind="stopped"))
 
     def _end(self, job: Job, answer: Answer) -> None:
-        kind, _ = answer
+        kind, value = answer
+        if kind == "interrupted":  # not by us: what we cancel is not looked at any more
+            words = f"its process was told to end {RETRIES + 1} times, at last by signal {value}"
+            kind, answer = "lost", ("lost", words)
         if kind == "busy":
             self.agenda.put_off(job)
         elif kind == "lost" and self.lost.count(job) < RETRIES:

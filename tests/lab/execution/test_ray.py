@@ -103,6 +103,25 @@ def test_two_drivers_train_a_run_once_and_the_killed_worker_of_one_resumes(
     undisturbed(run, tmp_path)
 
 
+def test_a_task_that_its_machine_tells_to_end_is_sent_again_and_resumes(
+    cluster: Any, nodes: list[Any], tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    run = long_run()
+    kinds: list[str] = []
+
+    def progress(event: Event) -> None:
+        if event.row is not None and event.row["epoch"] >= 15 and "told" not in kinds:
+            kinds.append("told")
+            os.kill(holder(RunFolder.of(run, tmp_path).path / ".lock"), signal.SIGTERM)
+        elif event.kind not in ("started", "epoch"):
+            kinds.append(event.kind)
+
+    OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs()).run([Job(key=0, config=run)], progress)
+    assert kinds == ["told", "done"]
+    assert started(run, tmp_path) == 2
+    undisturbed(run, tmp_path)
+
+
 @contextmanager
 def driven(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A process that does not outlive the test, whatever happens to it."""
