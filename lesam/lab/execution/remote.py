@@ -150,8 +150,11 @@ class _UnderWay:
         """Send what there is room for; whether there is anything left to wait for."""
         coming: list[Job] = []
         while len(self.sent) + len(coming) < self.remote.limit and (job := self.agenda.next()) is not None:
-            if (summary := RunFolder.of(job.config, self.remote.runs).summary()) is not None:
+            folder = RunFolder.of(job.config, self.remote.runs)
+            if (summary := folder.summary()) is not None:
                 self.progress(Event(job=job, kind="done", summary=summary))
+            elif folder.busy():  # a task would take a place in the cluster only to say so
+                self.agenda.put_off(job)
             else:
                 coming.append(job)
         if coming:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from lesam.lab.config.run import RunConfig
+from lesam.lab.execution import jobs
 from lesam.lab.execution.jobs import Event, Executor, Job
 from lesam.lab.execution.local import Pool
 from lesam.lab.execution.on_ray import OnRay
-from lesam.lab.execution.remote import Needs
+from lesam.lab.execution.remote import Needs, Task
 from lesam.lab.runs.folder import RunFolder
 from tests.lab.execution.conftest import LONG, epochs, long_run, wait_for
 from tests.lab.running import last_checkpoint
@@ -73,8 +74,8 @@ def test_a_node_that_disappears_and_a_worker_that_is_killed_lose_nothing(
         elif event.kind not in ("started", "epoch"):
             ended.setdefault(event.job.key, []).append(event)
 
-    jobs = [Job(key="first", config=first), Job(key="second", config=second), Job(key="failing", config=failing)]
-    OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs()).run(jobs, progress)
+    wanted = [Job(key="first", config=first), Job(key="second", config=second), Job(key="failing", config=failing)]
+    OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs()).run(wanted, progress)
     assert {key: [event.kind for event in events] for key, events in ended.items()} == {
         "first": ["done"],
         "second": ["done"],
@@ -120,6 +121,32 @@ def test_a_task_that_its_machine_tells_to_end_is_sent_again_and_resumes(
     assert kinds == ["told", "done"]
     assert started(run, tmp_path) == 2
     undisturbed(run, tmp_path)
+
+
+def test_a_run_that_another_command_is_training_takes_no_place_in_the_cluster(
+    cluster: Any, nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PAUSE", 0.1)
+    held, other = long_run("schedule.epochs=1"), long_run("schedule.epochs=1", seed=1)
+    sent: list[int] = []
+
+    class Counting(OnRay):
+        def send(self, tasks: Sequence[Task]) -> list[Hashable]:
+            sent.extend(task.config.seed for task in tasks)
+            return super().send(tasks)
+
+    done: list[int] = []
+    with ExitStack() as lock:
+        lock.enter_context(RunFolder.of(held, tmp_path).lock())
+
+        def progress(event: Event) -> None:
+            if event.kind == "done":
+                done.append(event.job.config.seed)
+                lock.close()  # the other command ends, without a result
+
+        executor = Counting(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs())
+        executor.run([Job(key=run.seed, config=run) for run in (held, other)], progress)
+    assert (sent, done) == ([1, 0], [1, 0])
 
 
 @contextmanager
