@@ -123,8 +123,8 @@ def lines(
     again = _again(experiment, request, output)
     if len(missing) > 1:
         yield (
-            f"# as one array of SLURM: sbatch --array=0-{len(configs) - 1} --wrap "
-            f"{shlex.quote(f'{again} --task $SLURM_ARRAY_TASK_ID')}, and then {again} --report-only"
+            f"# as one array of SLURM: sbatch --array=0-{len(configs) - 1} --requeue --signal=USR1@90 --wrap "
+            f"{shlex.quote(f'srun {again} --task $SLURM_ARRAY_TASK_ID')}, and then {again} --report-only"
         )
     yield f"{again}  # trains what is missing, evaluates, writes the result"
 

@@ -55,6 +55,18 @@ def test_every_experiment_at_the_papers_scale_is_planned_without_data(
         assert found == planned[found.folder_name]
 
 
+def test_the_array_of_the_page_about_many_machines_is_that_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "many-machines.md").read_text()
+    (array,) = re.findall(r"^sbatch --array=(\S+) ", page, re.MULTILINE)
+    (command,) = re.findall(r"^lesam (reproduce .*) -o /shared/paper --report-only$", page, re.MULTILINE)
+    assert main([*command.split(), "--plan", "-o", str(tmp_path)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "sbatch" in line]
+    assert f"sbatch --array={array} --requeue --signal=USR1@90 --wrap 'srun lesam reproduce " in line
+    assert "--task $SLURM_ARRAY_TASK_ID', and then lesam reproduce " in line
+
+
 def test_a_planned_command_trains_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", "radius", "--plan", "--scale", "smoke", "-o", str(tmp_path)]
     assert main(arguments) == 0
