@@ -53,6 +53,11 @@ def _file(path: Path) -> Path:
     if (path / WEIGHTS).is_file():
         return path / WEIGHTS
     found = sorted(path.glob(f"checkpoints/step-*/{WEIGHTS}"))
+    if not found and (any(path.glob("shards/*")) or any(path.glob("checkpoints/step-*/shards/*"))):
+        raise ValueError(
+            f"model.options.weights={str(path)!r} has its weights in the parts that --strategy fsdp writes before the "
+            "end of training: train the run to its end, and name its folder"
+        )
     if not found:
         raise ValueError(
             f"model.options.weights={str(path)!r} is a folder without weights: name a file, the folder of a run, or "

@@ -130,3 +130,13 @@ def test_seeds_that_start_from_their_own_weights_are_repetitions(tmp_path: Path)
     assert [len(each.runs) for each in grouped] in ([3, 1], [1, 3])
     with pytest.raises(ValueError, match="cannot be set"):
         override(runs[0], ["model.weights_cell=x"])
+
+
+@pytest.mark.parametrize("named", ["", "checkpoints/step-00000003"])
+def test_weights_that_lie_in_shards_are_refused_by_a_sentence_that_says_so(named: str, tmp_path: Path) -> None:
+    shards = tmp_path / "checkpoints" / "step-00000003" / "shards"
+    shards.mkdir(parents=True)
+    (shards / "shard-00001-model-00001-of-00001.safetensors").touch()
+    run = recipes.build("digits", scale="smoke")
+    with pytest.raises(ValueError, match="in the parts that --strategy fsdp writes before the end of training"):
+        override(run, [f"model.options.weights={tmp_path / named}"])
