@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -13,6 +14,9 @@ from typing import Any
 from lesam.lab.execution.remote import RETRIES, Needs, Remote, Task, missing
 from lesam.lab.execution.work import Answer
 
+SECONDS_TO_ANSWER = 10
+"""A cluster that does not answer for so long is not there."""
+
 
 class OnRay(Remote):
     """A cluster by its address; without one, that of ``RAY_ADDRESS``, the one running here, or a new one."""
@@ -20,6 +24,7 @@ class OnRay(Remote):
     def __init__(self, *, address: str | None, runs: Path | str, jobs: int | None, needs: Needs) -> None:
         """Connect to the cluster, and see that it can give what a run asks for."""
         super().__init__(runs=runs, jobs=jobs, needs=needs)
+        _check_answers(address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # which Ray wants said
         ray: Any = import_module("ray")
         self._ray = ray
@@ -89,6 +94,19 @@ class OnRay(Remote):
             words = str(error).strip().partition("\n")[0]
             return "failed", f"its process or node was lost {RETRIES + 1} times: {words}"
         return kind, value
+
+
+def _check_answers(address: str | None) -> None:
+    """Refuse a host and port where nobody listens: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"--on ray:{address}: there is no such cluster ({error}); `ray start --head` starts one"
+        ) from None
 
 
 def _train(task: Task) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -201,3 +202,11 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_sent(
 ) -> None:
     with pytest.raises(ValueError, match=r"a run asks for 8 CPU, and no node of the cluster has more than 1"):
         OnRay(address=cluster.address, runs=tmp_path, jobs=None, needs=Needs(cpus=8))
+
+
+def test_an_address_where_no_cluster_is_ends_in_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"--on ray:{address}: there is no such cluster .*refused"):
+            OnRay(address=address, runs=tmp_path, jobs=None, needs=Needs())
