@@ -119,6 +119,8 @@ def reproduce(
         return
     if train_only and report_only:
         raise ValueError("--train-only and --report-only leave nothing to do: give one of them")
+    if task is not None and where.on != "local":
+        raise ValueError(f"--task trains one run in this process and --on {where.on} sends runs away: give one of them")
     if task is not None:
         _train_one(names, request, task)
         return

@@ -13,6 +13,9 @@ from lesam.lab.training.divergence import RunDivergedError, raise_if_diverged
 PAUSE = 5.0
 """Seconds between two looks at a run that another command is training."""
 
+RETRIES = 5
+"""Times that a run is started again because its node or process was lost."""
+
 
 class RunsFailedError(RuntimeError):
     """Some runs failed; the message says which and why, the others are finished."""
@@ -70,9 +73,13 @@ class Agenda:
         self._jobs = iter(jobs)
         self._put_off: list[Job] = []
         self._look_again = 0.0
+        self._lost: list[Job] = []
+        self._losses: list[Job] = []
 
     def next(self) -> Job | None:
         """The next job; None while there is none."""
+        if self._lost:
+            return self._lost.pop(0)
         job = next(self._jobs, None)
         if job is None and self._put_off and time.monotonic() >= self._look_again:
             return self._put_off.pop(0)
@@ -83,9 +90,19 @@ class Agenda:
         self._put_off.append(job)
         self._look_again = time.monotonic() + PAUSE
 
+    def lost(self, job: Job) -> bool:
+        """Whether a job whose node or process was lost comes again, at once; after so many times it does not."""
+        if self._losses.count(job) >= RETRIES:
+            return False
+        self._losses.append(job)
+        self._lost.append(job)
+        return True
+
     @property
     def pause(self) -> float | None:
-        """Seconds until a job that was put off may be asked for; None without one."""
+        """Seconds until a job that comes again may be asked for; None without one."""
+        if self._lost:
+            return 0.0
         return max(0.0, self._look_again - time.monotonic()) if self._put_off else None
 
 

@@ -63,6 +63,7 @@ class Pool:
         try:
             while True:
                 while len(busy) < self._size and (job := agenda.next()) is not None:
+                    idle = [known for known in idle if known.process.is_alive()]
                     worker = idle.pop() if idle else self._start(job, {known.place for known in busy.values()})
                     worker.job = job
                     worker.pipe.send(job)
@@ -76,13 +77,12 @@ class Pool:
                 full = len(busy) == self._size
                 for pipe in [known for known in wait(list(busy), None if full else pause) if known in busy]:
                     worker = busy[pipe]
-                    event = _receive(worker)
+                    event = _receive(worker, agenda)
                     if event is None or event.kind != "epoch":
                         del busy[pipe]
                         if worker.process.is_alive() and (event is None or event.kind != "interrupted"):
                             idle.append(worker)
                     if event is None:
-                        agenda.put_off(worker.job)
                         continue
                     if progress(event) is False and event.kind == "epoch":
                         pipe.send(STOP)
@@ -182,15 +182,20 @@ def _work(pipe: Connection, runs: str, threads: int, environment: Mapping[str, s
             return
 
 
-def _receive(worker: _Worker) -> Event | None:
-    """What a worker has to say about its job; None where another command is training the run."""
+def _receive(worker: _Worker, agenda: Agenda) -> Event | None:
+    """What a worker has to say about its job; None where it comes again, since another command trains it or it died."""
     try:
         kind, value = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
         code = worker.process.exitcode
+        if code == -signal.SIGKILL and agenda.lost(
+            worker.job
+        ):  # somebody, or a system without memory; not its own fault
+            return None
         return Event(job=worker.job, kind="failed", error=f"the process died with exit code {code}")
     if kind == "busy":
+        agenda.put_off(worker.job)
         return None
     if kind == "epoch":
         return Event(job=worker.job, kind="epoch", row=value)

@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lesam.lab.execution.remote import RETRIES, Needs, Remote, Task, missing
+from lesam.lab.execution.jobs import RETRIES
+from lesam.lab.execution.remote import Needs, Remote, Task, missing
 from lesam.lab.execution.work import Answer
 
 SECONDS_TO_ANSWER = 10

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.run import RunConfig
-from lesam.lab.execution.jobs import Agenda, Event, Job, Progress
+from lesam.lab.execution.jobs import RETRIES, Agenda, Event, Job, Progress
 from lesam.lab.execution.work import Answer, answered, attempt, passed_on, settle
 from lesam.lab.runs.folder import RunFolder
 
 LOOK = 1.0
 """Seconds between two looks at what was sent."""
-
-RETRIES = 5
-"""Times that a run is started again because its node or process was lost."""
 
 MOST_AT_A_TIME = 1000
 """Jobs that are sent and not ended, where nobody gives a number."""
@@ -143,8 +140,6 @@ class _UnderWay:
     def __init__(self, remote: Remote, agenda: Agenda, progress: Progress, mark: str) -> None:
         self.remote, self.agenda, self.progress, self.mark = remote, agenda, progress, mark
         self.sent: dict[Any, _Sent] = {}
-        self.lost: list[Job] = []
-        """Once for each time."""
 
     def fill(self) -> bool:
         """Send what there is room for; whether there is anything left to wait for."""
@@ -187,10 +182,7 @@ class _UnderWay:
             kind, answer = "lost", ("lost", words)
         if kind == "busy":
             self.agenda.put_off(job)
-        elif kind == "lost" and self.lost.count(job) < RETRIES:
-            self.lost.append(job)
-            self.agenda.put_off(job)
-        else:
+        elif kind != "lost" or not self.agenda.lost(job):
             self.progress(answered(job, answer))
 
     def abandon(self, error: BaseException) -> None:

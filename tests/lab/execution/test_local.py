@@ -91,6 +91,25 @@ def test_a_driver_that_is_killed_leaves_a_checkpoint_of_the_last_step(
     undisturbed(run, tmp_path)
 
 
+def test_a_worker_that_is_killed_is_replaced_and_its_run_resumes(
+    tmp_path: Path, undisturbed: Callable[[RunConfig, Path], None]
+) -> None:
+    run = long_run()
+    kinds: list[str] = []
+
+    def progress(event: Event) -> None:
+        if event.kind == "epoch" and event.row is not None and event.row["epoch"] == 15 and kinds == ["started"]:
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+        if event.kind != "epoch":
+            kinds.append(event.kind)
+
+    Pool(runs=tmp_path, jobs=1).run([Job(key=0, config=run)], progress)
+    assert kinds == ["started", "started", "done"]
+    assert len(RunFolder.of(run, tmp_path).environments()) == 2
+    undisturbed(run, tmp_path)
+
+
 def test_an_epoch_that_is_answered_by_false_stops_its_job_alone(tmp_path: Path) -> None:
     ended = []
 
@@ -141,7 +160,7 @@ def test_an_experiment_is_trained_by_tasks_and_reported_afterwards(
     experiment = ["reproduce", "stabilisers", "--scale", "smoke", "-o", str(tmp_path)]
     assert main([*experiment, "--plan", "--device-factor", "50"]) == 0
     plan = capsys.readouterr().out
-    assert "sbatch --array=0-3 --wrap" in plan
+    assert "sbatch --array=0-3 --requeue --signal=USR1@90 --wrap" in plan
     assert "on devices 50 times as fast as this machine: about" in plan
     assert main([*experiment, "--task", "1"]) == 0
     assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 1
@@ -150,6 +169,8 @@ def test_an_experiment_is_trained_by_tasks_and_reported_afterwards(
     (tmp_path / "stabilisers" / "smoke" / "result.json").rename(tmp_path / "partial.json")
     assert main([*experiment, "--task", "4"]) == 2
     assert "--task 4: there are 4 runs, numbered from 0" in capsys.readouterr().err
+    assert main([*experiment, "--task", "1", "--on", "slurm"]) == 2
+    assert "--on slurm sends runs away" in capsys.readouterr().err
     assert main([*experiment, "--train-only", "--jobs", "2"]) == 0
     assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 4
     assert not (tmp_path / "stabilisers" / "smoke" / "result.json").exists()

@@ -59,9 +59,12 @@ def test_a_mistake_in_one_setting_shows_before_anything_is_trained(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_worker_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_again_and_again_costs_its_own_run_only(tmp_path: Path) -> None:
+    deaths: list[Event] = []
+
     def kill(event: Event) -> None:
-        if event.kind == "epoch" and "optimizer.sigma=0.2" in event.job.key[0]:
+        if event.kind == "started" and "optimizer.sigma=0.2" in event.job.key[0]:
+            deaths.append(event)
             for worker in multiprocessing.active_children():
                 worker.kill()
 
@@ -69,6 +72,7 @@ def test_a_worker_that_dies_costs_its_own_run_only(tmp_path: Path) -> None:
     outcomes = grid.grid(Pool(runs=tmp_path, jobs=1), build, settings, [0], kill)
     assert [outcome.summary is not None for outcome in outcomes] == [True, False, True]
     assert "exit code -9" in outcomes[1].error
+    assert len(deaths) == 6  # it is given five more chances
 
 
 def test_a_search_is_resumed_and_shared(tmp_path: Path) -> None:
