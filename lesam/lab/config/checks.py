@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lesam.lab.config.optimizer import OptimizerConfig, budget_name
 from lesam.lab.config.run import RunConfig, ScheduleConfig, moment
 from lesam.lab.config.text import to_plain
+from lesam.lab.config.weights import CONTENT
 
 UNBOUNDED = ("record.checkpoint_minutes", "optimizer.rho_max")
 """Fields in which infinity has a meaning: never, and no cap."""
@@ -50,6 +52,10 @@ def check(config: RunConfig) -> None:
         project = getattr(config.record, name)
         if project is not None and not project.strip():
             raise ValueError(f"record.{name} names a project, got an empty name; none logs nothing there")
+    weights = config.model.options.get("weights")
+    if isinstance(weights, str) and Path(weights).name != weights and not weights.startswith(CONTENT):
+        # One that is there is known by its content, and torchvision's have names.
+        raise ValueError(f"model.options.weights={weights!r}: there is no such file")
     if config.system.nodes < 1:
         raise ValueError(f"system.nodes must be at least 1, got {config.system.nodes}")
     if config.system.accelerator not in ACCELERATORS:

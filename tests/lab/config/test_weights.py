@@ -10,6 +10,7 @@ import torchvision.models as tv
 from safetensors.torch import load_file
 
 from lesam.lab import models, recipes
+from lesam.lab.cli import main
 from lesam.lab.config.text import from_json, override, to_json
 from lesam.lab.config.weights import TORCHVISION
 from lesam.lab.files import sha256
@@ -140,3 +141,13 @@ def test_weights_that_lie_in_shards_are_refused_by_a_sentence_that_says_so(named
     run = recipes.build("digits", scale="smoke")
     with pytest.raises(ValueError, match="in the parts that --strategy fsdp writes before the end of training"):
         override(run, [f"model.options.weights={tmp_path / named}"])
+
+
+def test_a_file_that_is_not_there_is_refused_before_any_data_are_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.pth"
+    train = ["train", "vit-cifar100", "--scale", "paper", "--set", f"data.root={tmp_path / 'data'}"]
+    assert main([*train, "--set", f"model.options.weights={missing}", "--runs", str(tmp_path / "runs")]) == 2
+    assert f"model.options.weights='{missing}': there is no such file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
