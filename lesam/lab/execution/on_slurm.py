@@ -70,8 +70,11 @@ class OnSlurm(Remote):
     ) -> None:
         """See that there is SLURM, and that it has what is asked for."""
         super().__init__(runs=runs, jobs=jobs, needs=needs)
-        if minutes < 1:
-            raise ValueError(f"--minutes must be at least 1, got {minutes}")
+        if minutes * 60 <= SECONDS_BEFORE_THE_LIMIT:
+            raise ValueError(
+                f"--minutes {minutes} leaves no time to train: runs are told {SECONDS_BEFORE_THE_LIMIT} seconds before "
+                "the limit to write a checkpoint"
+            )
         if needs.gpus not in (0, 1):
             raise ValueError(f"--gpus {needs.gpus:g}: SLURM gives whole GPUs; with --on slurm it is 0 or 1")
         if shutil.which("sbatch") is None:

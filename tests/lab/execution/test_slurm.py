@@ -194,6 +194,8 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_queued(here: 
         OnSlurm(runs=tmp_path, jobs=None, needs=Needs(cpus=64))
     with pytest.raises(ValueError, match="a run asks for a GPU, and no node of the cluster has one"):
         OnSlurm(runs=tmp_path, jobs=None, needs=Needs(gpus=1))
+    with pytest.raises(ValueError, match="--minutes 1 leaves no time to train"):
+        OnSlurm(runs=tmp_path, jobs=None, needs=Needs(), minutes=1)
     longer = OnSlurm(runs=tmp_path, jobs=None, needs=Needs(), minutes=120)  # than the partition allows
     before = set(here("squeue", "-h", "-o", "%i").split())  # a task whose run is done may take a moment to end
     with pytest.raises(ValueError, match="SLURM did not take the runs: "):
