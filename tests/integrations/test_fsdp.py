@@ -99,6 +99,7 @@ except RuntimeError as error:
     print("refused:", error)
 else:
     torch.save({name: value.full_tensor() for name, value in model.state_dict().items()}, sys.argv[1])
+dist.barrier()  # nothing may be under way when the group ends
 dist.destroy_process_group()
 """
 

@@ -52,6 +52,7 @@ def make_fabric(system: SystemConfig) -> Fabric:
 def leave() -> None:
     """Part from the other processes when all is done; a group that is still there when Python ends may abort it."""
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # nothing may be under way then
         torch.distributed.destroy_process_group()
 
 
