@@ -62,6 +62,10 @@ def reproduce(
     tuned: Annotated[
         bool, Parameter(negative="", help="Search every row of a table alike before: five settings, two seeds.")
     ] = False,
+    records: Annotated[
+        Path | None,
+        Parameter(help="For study and price: records such as those in results/; a run that has one is not trained."),
+    ] = None,
     solver: Annotated[
         Literal["lanczos", "power"],
         Parameter(help="For eigenvalues of flatness: lanczos, or power iteration as the paper names, which is slow."),
@@ -76,6 +80,7 @@ def reproduce(
     from lesam.lab.execution.jobs import RunsFailedError
     from lesam.lab.paper import results, scales
     from lesam.lab.paper.experiment import Request
+    from lesam.lab.paper.study.experiment import Contested
     from lesam.lab.paper.tuned import TUNED
     from lesam.lab.training.divergence import RunDivergedError
 
@@ -99,6 +104,7 @@ def reproduce(
         changes=tuple(set_),
         keep_for=tuple(keep_for),
         solver=solver,
+        records=records,
         progress=lambda text: print(text, flush=True),
     )
     if list_:
@@ -108,6 +114,8 @@ def reproduce(
         raise ValueError(f"name an experiment: {', '.join(paper.NAMES)} (`lesam reproduce --list` shows them)")
     for name in names:  # before anything is trained
         scales.check(paper.find(name), request)
+        if records is not None and not isinstance(paper.find(name), Contested):
+            raise ValueError(f"--records {records}: {name} keeps none, only study and price do; leave it out")
     if plan:
         from lesam.lab.paper import planning
 

@@ -116,7 +116,8 @@ def _prepared(name: str, request: Request, output: Path) -> tuple[Experiment, Re
     experiment = find(name)
     request = request.of(experiment)
     planned = plan(experiment, request)
-    if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
+    unrecorded = replace(request, records=None)
+    if request.part and not experiment.plan(unrecorded) and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     for words in scales.left_out(experiment, request.scale):
         request.progress(words)

@@ -71,6 +71,8 @@ class Request:
     """Experiments whose checkpoints are kept as well, where they share runs with this one."""
     solver: Literal["lanczos", "power"] = "lanczos"
     """How eigenvalues are found where an experiment measures them; power iteration is what the paper names."""
+    records: Path | None = None
+    """Folder of the records of contests: a run that has one counts as finished."""
     progress: Callable[[str], None] = print
     """Called with a sentence as the experiment advances."""
 

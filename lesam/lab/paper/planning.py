@@ -280,6 +280,7 @@ def _again(experiment: Experiment, request: Request, output: Path) -> str:
     for option, values in (("--methods", request.methods), ("--recipes", request.recipes)):
         words += [option, *values] if values else []
     words += ["--keep-for", *request.keep_for] if request.keep_for else []
+    words += ["--records", str(request.records)] if request.records else []
     for text in request.changes:
         words += ["--set", text]
     return shlex.join(words)

@@ -24,15 +24,21 @@ CONTESTS = {one.name: one for one in (study.EXPERIMENT, price.EXPERIMENT)}
 def collect(name: str, runs: Path, results: Path) -> None:
     """Add what is finished to the records of a contest."""
     one = CONTESTS[name]
-    every = export(one.contest, Request(scale="small", runs=runs).of(one), results / name)
+    every = export(one.contest, Request(scale="small", runs=runs, records=_known(results)).of(one), results / name)
     print(f"{len(every)} runs in {results / name}")
 
 
 def measure(name: str, recipe: str, runs: Path, results: Path) -> None:
     """Time a run of every entry of a stage that has repetitions."""
     one, folder = CONTESTS[name], results / name
-    found = timed(contest_runs(one.contest, Request(scale="small", runs=runs, recipes=(recipe,)).of(one)))
+    request = Request(scale="small", runs=runs, recipes=(recipe,), records=_known(results)).of(one)
+    found = timed(contest_runs(one.contest, request))
     records.write(records.merged(records.read(folder), found), folder)
+
+
+def _known(results: Path) -> Path | None:
+    """Where records are, None before the first."""
+    return results if any(results.glob("*/*.jsonl")) else None
 
 
 def made_from(results: Path) -> dict[str, Table]:

@@ -67,6 +67,11 @@ class Record:
         return (self.recipe, self.entry, self.part, str(self.seed), *(self.setting if self.part == "search" else ()))
 
     @property
+    def summary(self) -> Summary:
+        """What a search reads of a finished run."""
+        return {"last": self.last, "diverged_at": 0 if self.diverged else None}
+
+    @property
     def score(self) -> float:
         """Test accuracy of a repetition, validation accuracy of a trial, in percent; 0 for a run that diverged."""
         if self.diverged:
@@ -146,6 +151,22 @@ def read(folder: Path) -> list[Record]:
                 )
             found[one.place] = one
     return list(found.values())
+
+
+def known(folder: Path) -> dict[str, Record]:
+    """The runs that the contests below a folder have records of, by fingerprint; one that was attacked before others.
+
+    Raises:
+        ValueError: There are none.
+    """
+    found: dict[str, Record] = {}
+    for contest in sorted({file.parent for file in folder.glob("*/*.jsonl")}):
+        for one in read(contest):
+            if one.part != "time" and (one.fingerprint not in found or one.attacked):
+                found[one.fingerprint] = one
+    if not found:
+        raise ValueError(f"{folder} has no records of a contest; give the folder that has study/*.jsonl or price/*.jsonl")
+    return found
 
 
 def _check(one: Record) -> None:

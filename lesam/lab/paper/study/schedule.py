@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lesam.lab.paper.study.contest import TRACKED_SEEDS, Contest, Follower, Part
 from lesam.lab.paper.study.entries import Ranges
 from lesam.lab.paper.study.records import Record
 from lesam.lab.runs.folder import RunFolder
-from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Entry, Setting, choose, finished_in
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS, Entry, Setting, Summary, choose
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,23 +30,36 @@ class ContestRun:
     """Runs of a smaller number come first."""
     attacks: tuple[str, ...] = ()
     """Carried out when its record is made."""
+    known: Record | None = None
+    """Of the same run, from a contest that had it before."""
 
     def record(self, runs: Path) -> Record | None:
         """What is kept of it; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
         summary = folder.summary()
-        if summary is None:
+        if summary is not None:
+            return records.record(self.name, self.part, self.setting, folder, summary, self.attacks)
+        if self.known is None:
             return None
-        return records.record(self.name, self.part, self.setting, folder, summary, self.attacks)
+        attacked = {name: self.known.attacked[name] for name in self.attacks}
+        return replace(self.known, entry=self.name, part=self.part, setting=self.setting, attacked=attacked)
 
 
 def contest_runs(contest: Contest, request: Request) -> Iterator[ContestRun]:
     """The trials, the repetitions of every entry whose trials are finished, and what follows them."""
+    known = {} if request.records is None else records.known(request.records)
+    for run in _runs(contest, request, known):
+        found = known.get(run.config.fingerprint)
+        complete = found is not None and set(run.attacks) <= set(found.attacked)
+        yield replace(run, known=found) if complete else run
+
+
+def _runs(contest: Contest, request: Request, known: Mapping[str, Record]) -> Iterator[ContestRun]:
     order = 0
     for stage in contest.stages:
         if request.recipes and stage.recipe not in request.recipes:
             continue
-        on = _Stage(contest, stage, request)
+        on = _Stage(contest, stage, request, known)
         for group in contest.groups(stage, request.scale):
             for entry in group.entries:
                 asked = not request.methods or entry.method in request.methods
@@ -66,6 +79,7 @@ class _Stage:
     contest: Contest
     stage: Ranges
     request: Request
+    known: Mapping[str, Record]
 
     def of_entry(self, entry: Entry, order: int, *, repeated: bool) -> Iterator[ContestRun]:
         entered, scale = self._with_the_bases_setting(entry), self.request.scale
@@ -121,9 +135,12 @@ class _Stage:
         return None if tuned is None else replace(changed, fixed=(*tuned, *changed.fixed))
 
     def _chosen(self, entry: Entry) -> Setting | None:
-        request = self.request
-        choice = choose(entry, finished_in(request.runs), scale=request.scale, seeds=SEARCH_SEEDS)
+        choice = choose(entry, self._summary, scale=self.request.scale, seeds=SEARCH_SEEDS)
         return None if choice is None else choice.setting
+
+    def _summary(self, config: RunConfig) -> Summary | None:
+        found = self.known.get(config.fingerprint)
+        return RunFolder.of(config, self.request.runs).summary() if found is None else found.summary
 
 
 def finished(contest: Contest, request: Request) -> list[Record]:
