@@ -165,7 +165,7 @@ def known(folder: Path) -> dict[str, Record]:
             if one.part != "time" and (one.fingerprint not in found or one.attacked):
                 found[one.fingerprint] = one
     if not found:
-        raise ValueError(f"{folder} has no records of a contest; give the folder that has study/*.jsonl or price/*.jsonl")
+        raise ValueError(f"{folder} has no records of a contest; they are files such as study/RECIPE.jsonl")
     return found
 
 
