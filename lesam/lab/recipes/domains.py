@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from lesam.lab.config.optimizer import PLAIN, OptimizerConfig, optimizer_config
+from lesam.lab.config.optimizer import PLAIN, OptimizerConfig, has_budget, optimizer_config
 from lesam.lab.config.run import DataConfig, ModelConfig, RecordConfig, RunConfig, ScheduleConfig
 from lesam.lab.config.task import ErmPlusPlusConfig
+from lesam.lab.recipes._small import budget_times
 from lesam.lab.recipes.recipe import CHECKPOINT_MINUTES, Figure, Recipe
 
 SOURCES: dict[str, tuple[str, ...]] = {
@@ -64,7 +65,7 @@ def _paper(collection: str, source: str, method: str) -> dict[str, Any]:
 
 
 def _small(collection: str, source: str, method: str) -> dict[str, Any]:
-    """A narrow network from scratch on 24 x 24 pixels: larger rate, fewer steps; more in the docs."""
+    """A narrow network from scratch on 24 x 24 pixels: larger rate, fewer steps, budgets as elsewhere at this scale."""
     return {
         "data": DataConfig(
             name=collection,
@@ -74,8 +75,10 @@ def _small(collection: str, source: str, method: str) -> dict[str, Any]:
             batch_size=32,
         ),
         "model": ModelConfig(name="small_resnet", options={"width": 16}),
-        "optimizer": _optimizer(method, lr=4e-3),
-        "schedule": ScheduleConfig(epochs=MOST_CHECKS, steps=800, lr="constant", budget_per="step"),
+        "optimizer": _optimizer(method, lr=4e-3, **({"rho_max": None} if has_budget(method) else {})),
+        "schedule": ScheduleConfig(
+            epochs=MOST_CHECKS, steps=800, lr="constant", budget_per="step", **budget_times(method)
+        ),
         "task": ErmPlusPlusConfig(check_every=100, warm_start=40, warm_start_lr=2e-3, average_from=200),
         "record": RecordConfig(evaluate_every=MOST_CHECKS),
     }
@@ -104,7 +107,8 @@ def _smoke(collection: str, source: str, method: str) -> dict[str, Any]:
 def _optimizer(method: str, *, lr: float, **more: Any) -> OptimizerConfig:
     # Sharpness-aware methods wrap Adam, a plain one is its own base. SGD, not in the paper, needs a larger rate.
     base: dict[str, Any] = {} if method in PLAIN else {"base": "adam"}
-    return optimizer_config(method, **base, lr=20 * lr if method == "sgd" else lr, **_RADII.get(method, {}), **more)
+    own = {**_RADII.get(method, {}), **more}
+    return optimizer_config(method, **base, lr=20 * lr if method == "sgd" else lr, **own)
 
 
 # Tables on single-domain generalisation: mean accuracy over the three targets, one recipe a source. "ERM++" is adam.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Entry:
     fixed: Setting = ()
     settings: tuple[Setting, ...] = ((),)
     """A single one needs no search."""
+    trial: Setting = ()
+    """Changes of trials alone, where a repetition has nothing held out to choose on."""
 
     def config(self, setting: Setting, *, scale: str, seed: int) -> RunConfig:
         """The run of a setting with a seed."""
@@ -45,7 +47,8 @@ class Entry:
         """The runs of the search; none where there is nothing to choose."""
         if len(self.settings) == 1:
             return []
-        return [(setting, self.config(setting, scale=scale, seed=seed)) for setting in self.settings for seed in seeds]
+        tried = replace(self, fixed=(*self.fixed, *self.trial))
+        return [(setting, tried.config(setting, scale=scale, seed=seed)) for setting in self.settings for seed in seeds]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

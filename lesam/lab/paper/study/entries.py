@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from lesam.lab import recipes
 from lesam.lab.config.optimizer import has_budget, title
+from lesam.lab.config.run import ScheduleConfig
 from lesam.lab.sweeps.tuning import Entry, Setting
 
 HELD_OUT: Setting = ("data.options.validation=0.25",)
@@ -36,6 +37,8 @@ class Ranges:
     """Attacks on the repetitions, by name."""
     smoke: Setting = ()
     """Changes at the smoke scale, where not every recipe holds images out to choose on."""
+    trial: Setting = ()
+    """Changes of trials alone, see :class:`lesam.lab.sweeps.tuning.Entry`."""
 
     def entry(self, method: str, name: str | None = None, fixed: Setting = ()) -> Entry:
         """A method over its five settings."""
@@ -46,6 +49,7 @@ class Ranges:
             method=method,
             fixed=fixed,
             settings=doublings(f"optimizer.{field}", self.first[method]),
+            trial=self.trial,
         )
 
     def base_entry(self, name: str | None = None, fixed: Setting = ()) -> Entry:
@@ -56,16 +60,22 @@ class Ranges:
             method=self.base,
             fixed=fixed,
             settings=self.base_settings,
+            trial=self.trial,
         )
 
     def twice_the_epochs(self, scale: str) -> Entry:
         """The base with the compute of two passes."""
-        longer = (f"schedule.epochs={2 * self.epochs(scale)}",)
-        return self.base_entry(f"{title(self.base)}, twice the epochs", longer)
+        own = self._schedule(scale)
+        # Recipes that count steps have more epochs than they need.
+        longer = f"schedule.epochs={2 * own.epochs}" if own.steps is None else f"schedule.steps={2 * own.steps}"
+        return self.base_entry(f"{title(self.base)}, twice the epochs", (longer,))
 
     def epochs(self, scale: str) -> int:
         """How long the recipe trains."""
-        return recipes.build(self.recipe, method=self.base, scale=scale).schedule.epochs
+        return self._schedule(scale).epochs
+
+    def _schedule(self, scale: str) -> ScheduleConfig:
+        return recipes.build(self.recipe, method=self.base, scale=scale).schedule
 
 
 def rates(first: float, decay: float = 0.1) -> tuple[Setting, ...]:
@@ -144,4 +154,14 @@ LONG_TAIL = replace(
     smoke=(*HELD_OUT, "data.options.train_size=800"),
 )
 
-STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV, LONG_TAIL)
+DOMAINS = Ranges(
+    recipe="pacs-cartoon",
+    base="adam",
+    base_settings=rates(1e-3, decay=1e-4),
+    first={"sam": 0.025, "lesam": 0.025},
+    repeats=5,
+    # A repetition chooses its length on a part of the source and is trained on all of it: nothing is left to choose on.
+    trial=("task.two_passes=false", "data.options.validation=0.2"),
+)
+
+STAGES = (MLP, CNN, CIFAR_MLP, CIFAR_CONV, LONG_TAIL, DOMAINS)

@@ -90,7 +90,8 @@ def record(
     config, rows = run.config(), run.metrics()
     # The price of a method that switches late is that of all epochs, not that of the last one.
     last = {**summary["last"], "passes": Spread.of([float(row["passes"]) for row in rows]).mean}
-    validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
+    if part == "search":
+        validation_accuracy(summary)  # refuses a run without one, before its number is missed in a table
     return Record(
         entry=entry,
         recipe=config.recipe,

@@ -73,6 +73,46 @@ def test_records_survive_without_run_folders_and_parts_join(finished: tuple[Requ
     assert all(one.commit != "unknown" for one in both)
 
 
+def test_a_run_with_a_record_is_not_trained_again(finished: tuple[Request, Path], tmp_path: Path):
+    """Only what has no record is planned, choices follow from recorded trials, and the tables are the same."""
+    request, folder = finished
+    export(STUDY, request, tmp_path / "results" / "study")
+    elsewhere = dataclasses.replace(request, runs=tmp_path / "runs", records=tmp_path / "results")
+    study = paper.find("study")
+    assert study.plan(elsewhere) == []
+    again = paper.reproduce("study", elsewhere, tmp_path / "out")
+    assert again is not None
+    assert not (tmp_path / "runs").exists()
+    tables = [(one / "table.md").read_text().partition("## ")[2] for one in (folder, again)]
+    assert tables[0] == tables[1]
+    more = study.plan(dataclasses.replace(elsewhere, seeds=(0, 1, 2)))
+    assert [(run.row, run.config.seed) for run in more] == [("AdamW", 2), ("SAM", 2), ("SAM, twice the radius", 2)]
+
+
+def test_a_record_without_the_attacks_of_a_stage_is_not_enough(finished: tuple[Request, Path], tmp_path: Path):
+    request, _ = finished
+    every = export(STUDY, request, tmp_path / "study")
+    repeated = next(one for one in every if one.part == "repeat")
+    known = records.known(tmp_path)[repeated.fingerprint]
+    run = next(run for run in contest_runs(STUDY, request) if run.config.fingerprint == repeated.fingerprint)
+    assert dataclasses.replace(run, known=known).record(tmp_path / "no runs") == repeated
+    records.write([dataclasses.replace(one, attacked={"linf-1": 0.5}) for one in every], tmp_path / "price")
+    assert records.known(tmp_path)[repeated.fingerprint].attacked == {"linf-1": 0.5}
+    attacked = dataclasses.replace(MLP, attacks=("linf-1", "l2-32"))
+    contest = dataclasses.replace(STUDY, stages=(attacked,), groups=lambda stage, scale: groups(MLP, scale))
+    asked = dataclasses.replace(request, records=tmp_path)
+    assert all(
+        (run.known is None) == (run.part == "repeat" and not run.name.endswith("radius"))
+        for run in contest_runs(contest, asked)
+    )
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path):
+    request = Request(scale="smoke", runs=tmp_path, records=tmp_path).of(paper.find("study"))
+    with pytest.raises(ValueError, match="has no records of a contest"):
+        paper.plan(paper.find("study"), request)
+
+
 def test_a_damaged_record_is_named(tmp_path: Path):
     (tmp_path / "mnist1d-mlp.jsonl").write_text('{"entry": "SAM"}\n')
     with pytest.raises(ValueError, match=r"mnist1d-mlp\.jsonl, line 1"):
@@ -157,8 +197,8 @@ def test_p_values_count_the_claims_that_have_not_run():
 
 def test_more_seeds_than_planned_can_be_asked_for():
     request = Request(scale="smoke", seeds=tuple(range(53)), runs=Path("nowhere"), recipes=("mnist1d-mlp",))
-    assert len(_Stage(STUDY, MLP, request).fresh()) == 53
-    assert len(_Stage(STUDY, MLP, dataclasses.replace(request, seeds=STUDY.seeds)).fresh()) == MLP.repeats
+    assert len(_Stage(STUDY, MLP, request, {}).fresh()) == 53
+    assert len(_Stage(STUDY, MLP, dataclasses.replace(request, seeds=STUDY.seeds), {}).fresh()) == MLP.repeats
 
 
 def test_the_longer_base_has_twice_the_epochs_of_every_scale():
