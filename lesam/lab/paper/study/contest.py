@@ -49,6 +49,8 @@ class Group:
     followers: tuple[Follower, ...] = ()
     repeated: bool = True
     """Whether the choice of a search is repeated on test data; a scan wants the trials alone."""
+    repeats: int | None = None
+    """Fresh seeds of these entries; None for as many as the stage has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +65,8 @@ class Contest:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Where nobody asks for others, of which each stage takes as many as it has repetitions."""
-        return tuple(range(max(stage.repeats for stage in self.stages)))
+        groups = ((stage, group) for stage in self.stages for group in self.groups(stage, "small"))
+        return tuple(range(max(group.repeats or stage.repeats for stage, group in groups)))
 
     def names(self, stage: Ranges, scale: str) -> list[str]:
         """The names of all that is repeated on test data, in order."""

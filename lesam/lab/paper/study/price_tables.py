@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
-from lesam.lab.paper.study.price import OURS, PRICE
+from lesam.lab.paper.study.price import DECIDING, OURS, PRICE
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.tables import StageTables, Table, accuracy_words, chosen_words, difference_words
 from lesam.lab.paper.study.verdicts import Difference
@@ -104,7 +104,12 @@ class Frontier:
 
     def complete(self, name: str) -> bool:
         """Whether an entry has all its repetitions."""
-        return name in self.points and len(self.points[name].scores) >= self.stage.repeats
+        return name in self.points and len(self.points[name].scores) >= self.planned(name)
+
+    def planned(self, name: str) -> int:
+        """Repetitions of an entry when all have run."""
+        deciding = DECIDING.get(self.stage.recipe) if name in (self.base, title(OURS), LESAM) else None
+        return deciding or self.stage.repeats
 
     def share(self, name: str) -> float | None:
         """Of LE-SAM's gain; None where there is none, or fewer than two seeds have run."""
@@ -124,8 +129,8 @@ class Frontier:
         low, high = to_lesam.interval
         limit = -TENTH * gain.spread.mean
         found = "not inferior" if low > limit else "inferior" if high < limit else "undecided"
-        n = to_lesam.spread.n
-        return found if n >= self.stage.repeats else f"so far ({n} of {self.stage.repeats}): {found}"
+        n, planned = to_lesam.spread.n, self.planned(name)
+        return found if n >= planned else f"so far ({n} of {planned}): {found}"
 
     def results(self) -> Table:
         """Price and accuracy of every entry, its differences to LE-SAM and to the base, and what it keeps."""

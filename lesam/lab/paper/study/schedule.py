@@ -9,7 +9,7 @@ from pathlib import Path
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
-from lesam.lab.paper.study.contest import TRACKED_SEEDS, Contest, Follower, Part
+from lesam.lab.paper.study.contest import TRACKED_SEEDS, Contest, Follower, Group, Part
 from lesam.lab.paper.study.entries import Ranges
 from lesam.lab.paper.study.records import Record
 from lesam.lab.runs.folder import RunFolder
@@ -65,7 +65,7 @@ def _runs(contest: Contest, request: Request, known: Mapping[str, Record]) -> It
                 asked = not request.methods or entry.method in request.methods
                 # What was best for the base decides everything else, so its search is part of every part.
                 if asked or entry == on.base:
-                    yield from on.of_entry(entry, order, repeated=group.repeated and asked)
+                    yield from on.of_entry(entry, order, group if asked else replace(group, repeated=False))
             for follower in group.followers:
                 if not request.methods or follower.leader.method in request.methods:
                     yield from on.of_follower(follower, order)
@@ -81,16 +81,16 @@ class _Stage:
     request: Request
     known: Mapping[str, Record]
 
-    def of_entry(self, entry: Entry, order: int, *, repeated: bool) -> Iterator[ContestRun]:
+    def of_entry(self, entry: Entry, order: int, group: Group) -> Iterator[ContestRun]:
         entered, scale = self._with_the_bases_setting(entry), self.request.scale
         if entered is None:
             return
         for setting, config in entered.trials(scale=scale, seeds=SEARCH_SEEDS):
             yield ContestRun(name=entry.name, entry=entered, part="search", setting=setting, config=config, order=order)
-        chosen = self._chosen(entered) if repeated else None
+        chosen = self._chosen(entered) if group.repeated else None
         if chosen is None:
             return
-        for seed in self.fresh():
+        for seed in self.fresh(group.repeats):
             yield ContestRun(
                 name=entry.name,
                 entry=entered,
@@ -119,12 +119,12 @@ class _Stage:
         """The base alone, which is searched first."""
         return self.contest.groups(self.stage, self.request.scale)[0].entries[0]
 
-    def fresh(self) -> tuple[int, ...]:
-        """Seeds of the repetitions: those asked for, or as many as the stage has; none of the search."""
+    def fresh(self, number: int | None = None) -> tuple[int, ...]:
+        """Seeds of the repetitions, none of the search: those asked for, or a number, by default the stage's."""
         fresh = tuple(seed for seed in self.request.seeds if seed not in SEARCH_SEEDS)
         if not fresh:
             raise ValueError(f"seeds {SEARCH_SEEDS} are those of the search; repetitions need others")
-        return fresh[: self.stage.repeats] if fresh == self.contest.seeds else fresh
+        return fresh[: number or self.stage.repeats] if fresh == self.contest.seeds else fresh
 
     def _with_the_bases_setting(self, entry: Entry) -> Entry | None:
         """The entry with everything but radius and budget as it was best for the base; None until that is known."""

@@ -12,7 +12,7 @@ from lesam.lab.config.optimizer import title
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.groups import STUDY
-from lesam.lab.paper.study.price import CONVOLUTIONAL, PRICE
+from lesam.lab.paper.study.price import CONVOLUTIONAL, DECIDING, PRICE
 from lesam.lab.paper.study.price_figures import figures
 from lesam.lab.paper.study.price_tables import Frontier, tables
 from lesam.lab.paper.study.records import Record
@@ -90,17 +90,17 @@ def test_late_sam_has_an_eighth_of_the_epochs_and_radii_are_scheduled_as_the_rec
 
 def test_shares_and_verdicts():
     """A method that loses 0.1 of a gain of 4 points is not inferior, one that loses 1 is; half the gain is 50 %."""
-    found = stage("mnist1d-mlp", "AdamW", [73.9 - noise for noise in JITTER], [72.0] * 10)
-    one = Frontier(MLP, found)
+    found = stage("digits", "SGD", [73.9 - noise for noise in JITTER], [72.0] * 10)
+    one = Frontier(DIGITS, found)
     assert one.counts
     assert one.share("One-pass LE-SAM") == pytest.approx(3.9 / 4)
     assert one.share("SAM, in the last eighth only") == pytest.approx(0.5)
     assert one.verdict("One-pass LE-SAM") == "not inferior"
     assert one.verdict("SAM, in the last eighth only") == "inferior"
     single = [repetition for repetition in found if repetition.seed == 0]
-    assert Frontier(MLP, single).share("One-pass LE-SAM") is None  # one seed says nothing
-    wide = stage("mnist1d-mlp", "AdamW", [73.9 + 200 * noise for noise in JITTER], [72.0] * 10)
-    assert Frontier(MLP, wide).verdict("One-pass LE-SAM") == "undecided"
+    assert Frontier(DIGITS, single).share("One-pass LE-SAM") is None  # one seed says nothing
+    wide = stage("digits", "SGD", [73.9 + 200 * noise for noise in JITTER], [72.0] * 10)
+    assert Frontier(DIGITS, wide).verdict("One-pass LE-SAM") == "undecided"
     (row,) = (row for row in one.results() if row[0] == "One-pass LE-SAM")
     assert row[1:3] == ("1", "")
     assert row[5] == "73.90 ± 0.01"
@@ -108,18 +108,35 @@ def test_shares_and_verdicts():
     assert row[8] == "98"
 
 
+def test_where_ten_seeds_do_not_decide_the_verdict_waits_for_more():
+    ten = stage("mnist1d-mlp", "AdamW", [73.9] * 10, [72.0] * 10)
+    assert DECIDING["mnist1d-mlp"] == 20
+    one = Frontier(MLP, ten)
+    assert not one.counts
+    assert one.verdict("One-pass LE-SAM") == "so far (10 of 20): not inferior"
+    assert one.verdict("SAM, in the last eighth only") == "inferior"
+    more = [dataclasses.replace(each, seed=each.seed + 10) for each in ten]
+    twenty = Frontier(MLP, [*ten, *more])
+    assert twenty.counts
+    assert twenty.verdict("One-pass LE-SAM") == "not inferior"
+    # Those that are judged have a group of their own, with as many seeds; the others have the stage's.
+    groups = {entry.name: group.repeats for group in PRICE.groups(MLP, "small") for entry in group.entries}
+    assert {name for name, repeats in groups.items() if repeats == 20} == {"AdamW", "One-pass LE-SAM", "LE-SAM"}
+    assert PRICE.seeds == tuple(range(20))
+
+
 def test_the_summary_has_the_mean_and_the_worst_stage_and_nothing_that_is_not_complete():
-    first = stage("mnist1d-mlp", "AdamW", [74.0] * 10, [72.0] * 10)
+    first = stage("cifar100-mlp", "AdamW", [74.0] * 10, [72.0] * 10)
     second = stage("digits", "SGD", [71.0] * 10, [72.0] * 3)
     made = tables([*first, *second])
     ours, late = made["price: summary"][1:]
     assert ours == ("One-pass LE-SAM", "1", "2 of 2", "62", "25 (digits)", "on 1 of 2")
-    assert late == ("SAM, in the last eighth only", "1.12", "1 of 2", "50", "50 (mnist1d-mlp)", "on 0 of 1")
+    assert late == ("SAM, in the last eighth only", "1.12", "1 of 2", "50", "50 (cifar100-mlp)", "on 0 of 1")
     assert [(row[0], row[3], row[-1]) for row in made["price: target"][1:]] == [
-        ("mnist1d-mlp", "yes", "not inferior"),
+        ("cifar100-mlp", "yes", "not inferior"),
         ("digits", "yes", "inferior"),
     ]
-    assert made["cifar100-mlp: price"] == []
+    assert made["mnist1d-mlp: price"] == []
 
 
 def test_a_stage_without_a_clear_gain_does_not_count():
