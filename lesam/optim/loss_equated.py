@@ -125,7 +125,7 @@ class OnePassLESAM(SharpnessAware):
         self,
         base: Base,
         sigma: Scalar = 0.2,
-        theta: Scalar = 0.5,
+        theta: Scalar = 0.2,
         rho_max: Scalar | None = 0.4,
         varrho: float = 1e-12,
         **options: Any,

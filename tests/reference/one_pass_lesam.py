@@ -20,7 +20,7 @@ class OnePassLESAMReference(Reference):
         base: torch.optim.Optimizer,
         *,
         sigma: Scalar = 0.2,
-        theta: Scalar = 0.5,
+        theta: Scalar = 0.2,
         rho_max: Scalar | None = 0.4,
         varrho: Scalar = 1e-12,
     ) -> None:
