@@ -130,3 +130,13 @@ def test_a_folder_where_a_file_is_to_be_written(
     folder.mkdir()
     assert main([*command, str(tmp_path / "runs"), "-o", str(folder)]) == 2
     assert f"--output {folder} is a folder; name a file in it" in sentence(capsys.readouterr().err)
+
+
+def test_records_of_what_keeps_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only contests keep records, and a folder without any is no reason to train everything."""
+    where = ["-o", str(tmp_path / "out"), "--records", str(tmp_path), "--scale", "smoke"]
+    assert main(["reproduce", "cifar", *where]) == 2
+    assert "cifar keeps none" in sentence(capsys.readouterr().err)
+    assert main(["reproduce", "study", *where]) == 2
+    assert "has no records of a contest" in sentence(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()

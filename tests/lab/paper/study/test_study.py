@@ -13,7 +13,7 @@ from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
 from lesam.lab.paper.study.contest import Follower
-from lesam.lab.paper.study.entries import CIFAR_CONV, MLP, STAGES
+from lesam.lab.paper.study.entries import CIFAR_CONV, DOMAINS, MLP, STAGES
 from lesam.lab.paper.study.groups import NEAR, STUDY, groups
 from lesam.lab.paper.study.quantities import ACCURACY
 from lesam.lab.paper.study.schedule import _Stage, contest_runs, export
@@ -204,6 +204,27 @@ def test_more_seeds_than_planned_can_be_asked_for():
 def test_the_longer_base_has_twice_the_epochs_of_every_scale():
     for scale, epochs in (("small", 50), ("paper", 400)):
         assert CIFAR_CONV.twice_the_epochs(scale).fixed == (f"schedule.epochs={epochs}",)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_trials_on_domains_hold_a_part_out_and_repetitions_choose_their_own_length(scale: str):
+    """A run that holds a part of its domain out does not score the other domains, so no choice can see them."""
+    for entry in (entry for group in groups(DOMAINS, scale) for entry in group.entries):
+        for _, config in entry.trials(scale=scale, seeds=SEARCH_SEEDS):
+            assert (config.task.two_passes, config.data.options["validation"]) == (False, 0.2)
+        repeated = entry.config(entry.settings[0], scale=scale, seed=0)
+        assert repeated.task.two_passes
+        assert "validation" not in repeated.data.options
+    assert DOMAINS.twice_the_epochs("small").fixed == ("schedule.steps=1600",)
+
+
+def test_a_trial_without_a_validation_accuracy_is_refused_and_a_repetition_is_not(tmp_path: Path):
+    run = trained(smoke("mnist1d-mlp", "data.options.validation=0", method="sam"), tmp_path)
+    summary = run.summary()
+    assert summary is not None
+    assert records.record("SAM", "repeat", (), run, summary).score == 100 * summary["last"]["test_accuracy"]
+    with pytest.raises(ValueError, match="a search needs a validation split"):
+        records.record("SAM", "search", (), run, summary)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small"])
