@@ -92,7 +92,8 @@ def reproduce(name: str, request: Request, output: Path, executor: Executor | No
     for words in remarks:
         request.progress(words)
     notes = [*without, *remarks]
-    folder = results.write(experiment, request, cells, output, notes) if cells or not planned else None
+    anything = bool(cells) or not planned or any(run.recorded for run in planned)
+    folder = results.write(experiment, request, cells, output, notes) if anything else None
     ended = {run.path: summary for cell in cells for run in cell.runs if (summary := run.summary()) is not None}
     lost = ""
     try:
@@ -116,15 +117,15 @@ def _prepared(name: str, request: Request, output: Path) -> tuple[Experiment, Re
     experiment = find(name)
     request = request.of(experiment)
     planned = plan(experiment, request)
-    unrecorded = replace(request, records=None)
-    if request.part and not experiment.plan(unrecorded) and experiment.plan(replace(request, methods=(), recipes=())):
+    if not planned and request.part and experiment.plan(replace(request, methods=(), recipes=())):
         raise ValueError(f"{name} has no runs with {request.part}; leave --methods and --recipes out for all of it")
     for words in scales.left_out(experiment, request.scale):
         request.progress(words)
     results.check(experiment, request, output)
-    for run in planned:
-        check(run.config)
-    check_inputs(run.config for run in planned)
+    coming = [run.config for run in planned if not run.recorded]
+    for config in coming:
+        check(config)
+    check_inputs(coming)
     return experiment, request, planned
 
 
@@ -133,7 +134,7 @@ def _train(experiment: Experiment, request: Request, executor: Executor) -> tupl
     cells: list[Cell] = []
     failures: list[str] = []
     asked: set[tuple[str, str, str]] = set()
-    while new := [run for run in plan(experiment, request) if _key(run) not in asked]:
+    while new := [run for run in plan(experiment, request) if not run.recorded and _key(run) not in asked]:
         first = min(run.order for run in new)
         coming = [run for run in new if run.order == first]
         asked |= {_key(run) for run in coming}

@@ -41,6 +41,8 @@ class Planned:
     config: RunConfig
     order: int = 0
     """Runs of a smaller number are trained first; the plan is made again before those of a larger one."""
+    recorded: bool = False
+    """Whether a record of it stands for it, so that it is not trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

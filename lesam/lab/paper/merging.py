@@ -14,6 +14,7 @@ from typing import Any
 from lesam.lab.config.run import RunConfig
 from lesam.lab.paper.experiment import Cell, Experiment, Request
 from lesam.lab.runs.folder import Row, RunFolder
+from lesam.lab.sweeps.tuning import SEARCH_SEEDS
 
 Place = tuple[str, str]
 Found = dict[int, tuple[RunConfig, RunFolder]]
@@ -81,7 +82,9 @@ def merge(experiment: Experiment, request: Request, cells: Sequence[Cell], earli
         if (found := [now.get((row, column), {})[seed] for seed in sorted(now.get((row, column), {}))])
     ]
     there = {(place, seed) for found in (now, gone) for place, seeds in found.items() for seed in seeds}
-    every = tuple(sorted({seed for _, seed in there})) or request.seeds
+    # Trials have seeds of their own, which no repetition may have.
+    seeds = {seed for _, seed in there} - (set(SEARCH_SEEDS) if experiment.searches else set())
+    every = tuple(sorted(seeds)) or request.seeds
     wanted = experiment.plan(replace(request, methods=(), recipes=(), seeds=every))
     return Merged(
         cells=united,
@@ -90,7 +93,7 @@ def merge(experiment: Experiment, request: Request, cells: Sequence[Cell], earli
         missing=[
             f"{run.row}, {run.column}, seed {run.config.seed}"
             for run in wanted
-            if ((run.row, run.column), run.config.seed) not in there
+            if not run.recorded and ((run.row, run.column), run.config.seed) not in there
         ],
     )
 

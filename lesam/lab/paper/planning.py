@@ -69,8 +69,8 @@ class Estimate:
 
 
 def numbered(planned: Sequence[Planned]) -> list[RunConfig]:
-    """The different runs of a plan; their places are the numbers of ``--task``."""
-    return list({run.config.folder_name: run.config for run in planned}.values())
+    """The different runs of a plan that have no record; their places are the numbers of ``--task``."""
+    return list({run.config.folder_name: run.config for run in planned if not run.recorded}.values())
 
 
 def lines(
@@ -94,6 +94,8 @@ def lines(
         elif epochs := lacking(config, there[workers]):
             unkept.append(said(experiment.name, there[workers], epochs, command(config, request.runs)))
     yield f"# {experiment.name} at scale {request.scale}: {len(configs)} runs, {len(missing)} of them to be trained"
+    if recorded := sum(run.recorded for run in planned):
+        yield f"# {recorded} further runs have a record in {request.records}"
     yield from (f"# {words}" for words in left_out(experiment, request.scale))
     if elsewhere:
         yield (
@@ -118,7 +120,7 @@ def lines(
         counted = sum(one.basis == COUNTED for one in estimates)
         if counted:
             yield f"# {counted} of the times are counted, not measured: right to a factor of two or three"
-    if experiment.searches:
+    if experiment.searches and missing:
         yield "# further runs follow from what these choose"
     again = _again(experiment, request, output)
     if len(missing) > 1:

@@ -55,6 +55,7 @@ def write(
         seeds = {config.seed for cell in merged.cells for config in cell.configs}
         seeds |= {seed for row in merged.kept for seed in row.get("seeds", ())}
         seeds -= set(SEARCH_SEEDS) if experiment.searches else set()
+        seeds |= set(request.seeds) if request.records is not None else set()  # recorded runs are in no cell
         whole = replace(request, seeds=tuple(sorted(seeds)) or request.seeds)
         if own is None or merged.cells != list(cells) or merged.kept:
             own = experiment.report(whole, merged.cells, merged.kept)
@@ -172,11 +173,14 @@ def state(experiment: Experiment, request: Request, output: Path) -> str:
         result = _read(place(experiment, request, output))
     except ValueError:
         result = {}
-    planned = {run.config.folder_name: run.config for run in experiment.plan(request)}
+    plan = experiment.plan(request)
+    planned = {run.config.folder_name: run.config for run in plan if not run.recorded}
     known = {run["folder"] for cell in result.get("cells", ()) for run in cell["runs"]}
     layouts = {name: finished(config, request.runs) for name, config in planned.items()}
     workers = [max(there) for there in layouts.values() if there]
     runs = f"{len(workers)} of {len(planned)} runs finished" if planned else "needs no runs"
+    if recorded := sum(run.recorded for run in plan):
+        runs += f", {recorded} others have a record"
     if experiment.searches and planned:
         runs += "; more follow from what they choose" if len(workers) < len(planned) else ""
     if absent := [recipe for recipe in experiment.recipes if not recipes.has_scale(recipe, request.scale)]:

@@ -46,7 +46,7 @@ class Contested:
         return (0, 1) if scale == "smoke" else self.contest.seeds
 
     def plan(self, request: Request) -> list[Planned]:
-        """The trials, and the repetitions of every entry whose trials are finished; none that has a record."""
+        """The trials, and the repetitions of every entry whose trials are finished."""
         if strange := [name for name in request.recipes if name not in self.recipes]:
             raise ValueError(f"the {self.name} has no {', '.join(strange)}; it has {', '.join(self.recipes)}")
         return [
@@ -57,9 +57,9 @@ class Contested:
                 else run.entry.recipe,
                 config=run.config,
                 order=run.order,
+                recorded=run.known is not None,
             )
             for run in contest_runs(self.contest, request)
-            if run.known is None
         ]
 
     def report(self, request: Request, cells: Sequence[Cell], kept: Sequence[Mapping[str, Any]] = ()) -> Report:

@@ -155,7 +155,7 @@ def read(folder: Path) -> list[Record]:
 
 
 def known(folder: Path) -> dict[str, Record]:
-    """The runs that the contests below a folder have records of, by fingerprint; one that was attacked before others.
+    """The runs that the contests below a folder have records of, by fingerprint; of several the one that has most.
 
     Raises:
         ValueError: There are none.
@@ -163,7 +163,9 @@ def known(folder: Path) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for contest in sorted({file.parent for file in folder.glob("*/*.jsonl")}):
         for one in read(contest):
-            if one.part != "time" and (one.fingerprint not in found or one.attacked):
+            rival = found.get(one.fingerprint)
+            more = rival is None or (len(one.attacked), len(one.curve)) > (len(rival.attacked), len(rival.curve))
+            if one.part != "time" and more:
                 found[one.fingerprint] = one
     if not found:
         raise ValueError(f"{folder} has no records of a contest; they are files such as study/RECIPE.jsonl")

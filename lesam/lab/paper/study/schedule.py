@@ -33,6 +33,10 @@ class ContestRun:
     known: Record | None = None
     """Of the same run, from a contest that had it before."""
 
+    def answered_by(self, one: Record) -> bool:
+        """Whether a record of the same run has everything that one of this part has."""
+        return set(self.attacks) <= set(one.attacked) and (self.part != "track" or bool(one.curve))
+
     def record(self, runs: Path) -> Record | None:
         """What is kept of it; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
@@ -50,8 +54,7 @@ def contest_runs(contest: Contest, request: Request) -> Iterator[ContestRun]:
     known = {} if request.records is None else records.known(request.records)
     for run in _runs(contest, request, known):
         found = known.get(run.config.fingerprint)
-        complete = found is not None and set(run.attacks) <= set(found.attacked)
-        yield replace(run, known=found) if complete else run
+        yield run if found is None or not run.answered_by(found) else replace(run, known=found)
 
 
 def _runs(contest: Contest, request: Request, known: Mapping[str, Record]) -> Iterator[ContestRun]:
@@ -139,8 +142,9 @@ class _Stage:
         return None if choice is None else choice.setting
 
     def _summary(self, config: RunConfig) -> Summary | None:
-        found = self.known.get(config.fingerprint)
-        return RunFolder.of(config, self.request.runs).summary() if found is None else found.summary
+        """As :meth:`ContestRun.record` has it: a folder counts before a record."""
+        summary, found = RunFolder.of(config, self.request.runs).summary(), self.known.get(config.fingerprint)
+        return found.summary if summary is None and found is not None else summary
 
 
 def finished(contest: Contest, request: Request) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ from lesam.lab.paper.study.price import CONVOLUTIONAL, DECIDING, PRICE
 from lesam.lab.paper.study.price_figures import figures
 from lesam.lab.paper.study.price_tables import Frontier, tables
 from lesam.lab.paper.study.records import Record
-from lesam.lab.paper.study.schedule import ContestRun
+from lesam.lab.paper.study.schedule import ContestRun, contest_runs
 from lesam.lab.paper.study.timing import timed
 from lesam.lab.sweeps.tuning import Entry
 from tests.lab.running import smoke
 
 MLP, _, _, DIGITS, _ = PRICE.stages
+RESULTS = Path(__file__).parents[4] / "results"
 JITTER = [0.01 * (-1) ** seed for seed in range(10)]
 
 
@@ -123,6 +125,14 @@ def test_where_ten_seeds_do_not_decide_the_verdict_waits_for_more():
     groups = {entry.name: group.repeats for group in PRICE.groups(MLP, "small") for entry in group.entries}
     assert {name for name, repeats in groups.items() if repeats == 20} == {"AdamW", "One-pass LE-SAM", "LE-SAM"}
     assert PRICE.seeds == tuple(range(20))
+
+
+def test_those_that_are_judged_have_twenty_runs_and_the_others_ten():
+    request = Request(scale="small", runs=Path("nowhere"), records=RESULTS, recipes=("mnist1d-mlp",))
+    planned = Counter(run.name for run in contest_runs(PRICE, request.of(paper.find("price"))) if run.part == "repeat")
+    assert {name for name, runs in planned.items() if runs == 20} == {"AdamW", "One-pass LE-SAM", "LE-SAM"}
+    assert {runs for runs in planned.values()} == {10, 20}
+    assert len(planned) == len(entries(PRICE, MLP))
 
 
 def test_the_summary_has_the_mean_and_the_worst_stage_and_nothing_that_is_not_complete():

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from lesam.lab import paper
+from lesam.lab.execution.finished import OnlyFinished
+from lesam.lab.paper import planning
 from lesam.lab.paper.experiment import Request
 from lesam.lab.paper.study import records
 from lesam.lab.paper.study.claims import claims, judged
@@ -79,14 +81,46 @@ def test_a_run_with_a_record_is_not_trained_again(finished: tuple[Request, Path]
     export(STUDY, request, tmp_path / "results" / "study")
     elsewhere = dataclasses.replace(request, runs=tmp_path / "runs", records=tmp_path / "results")
     study = paper.find("study")
-    assert study.plan(elsewhere) == []
+    assert all(run.recorded for run in study.plan(elsewhere))
     again = paper.reproduce("study", elsewhere, tmp_path / "out")
     assert again is not None
     assert not (tmp_path / "runs").exists()
     tables = [(one / "table.md").read_text().partition("## ")[2] for one in (folder, again)]
     assert tables[0] == tables[1]
-    more = study.plan(dataclasses.replace(elsewhere, seeds=(0, 1, 2)))
-    assert [(run.row, run.config.seed) for run in more] == [("AdamW", 2), ("SAM", 2), ("SAM, twice the radius", 2)]
+    more = dataclasses.replace(elsewhere, seeds=(0, 1, 2))
+    missing = [(run.row, run.config.seed) for run in study.plan(more) if not run.recorded]
+    assert missing == [("AdamW", 2), ("SAM", 2), ("SAM, twice the radius", 2)]
+    lines = list(planning.lines(study, more, tmp_path / "out", paper.plan(study, more)))
+    assert lines[0].endswith("3 runs, 3 of them to be trained")
+    assert lines[1] == f"# {len(study.plan(elsewhere))} further runs have a record in {tmp_path / 'results'}"
+    assert f"--records {tmp_path / 'results'}" in lines[-1]
+
+
+def test_what_has_records_is_reported_before_the_rest_is_trained(finished: tuple[Request, Path], tmp_path: Path):
+    """A part without repetitions is trained, an earlier result keeps its place, and all recorded seeds are shown."""
+    request, folder = finished
+    every = export(STUDY, request, tmp_path / "study")
+    trials = [one for one in every if one.entry != "SAM" or one.part != "search"]
+    records.write(trials, tmp_path / "study")  # only SAM's trials are missing
+    elsewhere = dataclasses.replace(request, runs=tmp_path / "runs", records=tmp_path)
+    for executor in (OnlyFinished(runs=elsewhere.runs), None):
+        found = paper.reproduce("study", elsewhere, tmp_path / "out", executor)
+        assert found is not None
+        result = json.loads((found / "result.json").read_text())
+        assert result["seeds"] == [0, 1]
+        assert result["superseded"] == []
+        assert "| AdamW | 1 | lr" in (found / "table.md").read_text()
+    trained = [path.name for path in (tmp_path / "runs").iterdir()]
+    assert len(trained) == 4
+    assert all("-sam-seed100" in name for name in trained)
+    records.write(every, tmp_path / "study")
+    last = paper.reproduce("study", elsewhere, tmp_path / "out")
+    assert last is not None
+    result = json.loads((last / "result.json").read_text())
+    assert result["superseded"] == []
+    assert len(result["cells"]) == 2  # the trials of SAM, whose folders are there
+    tables = [(one / "table.md").read_text().partition("## ")[2] for one in (folder, last)]
+    assert tables[0] == tables[1]
 
 
 def test_a_record_without_the_attacks_of_a_stage_is_not_enough(finished: tuple[Request, Path], tmp_path: Path):
@@ -98,6 +132,7 @@ def test_a_record_without_the_attacks_of_a_stage_is_not_enough(finished: tuple[R
     assert dataclasses.replace(run, known=known).record(tmp_path / "no runs") == repeated
     records.write([dataclasses.replace(one, attacked={"linf-1": 0.5}) for one in every], tmp_path / "price")
     assert records.known(tmp_path)[repeated.fingerprint].attacked == {"linf-1": 0.5}
+    assert not dataclasses.replace(run, part="track").answered_by(known)  # it has no curve
     attacked = dataclasses.replace(MLP, attacks=("linf-1", "l2-32"))
     contest = dataclasses.replace(STUDY, stages=(attacked,), groups=lambda stage, scale: groups(MLP, scale))
     asked = dataclasses.replace(request, records=tmp_path)
