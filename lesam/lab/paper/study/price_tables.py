@@ -1,7 +1,8 @@
 r"""The price as tables, all from its records: what each method keeps of LE-SAM's gain, and at how many passes.
 
 With :math:`a_s, l_s, b_s` the test accuracies of a method, LE-SAM and the base with seed :math:`s`, the share of the
-gain that the method keeps is :math:`\sum_s (a_s - b_s) / \sum_s (l_s - b_s)` over the seeds that all three have. It is
+gain that the method keeps is :math:`\sum_s (a_s - b_s) / \sum_s (l_s - b_s)` over the first ten seeds that all three
+have, so that shares of entries with more seeds can be compared with those of the others. It is
 *not inferior* to LE-SAM if the lower end of the plain 95 % interval of :math:`a_s - l_s` lies above minus a tenth of
 LE-SAM's gain. A stage *counts* if LE-SAM's gain there is at least ten standard errors of :math:`l_s - b_s`.
 """
@@ -117,7 +118,7 @@ class Frontier:
         if not {name, base, LESAM} <= {*points}:
             return None
         ours, theirs, plain = (points[one].scores for one in (name, LESAM, base))
-        common = [seed for seed in ours if seed in theirs and seed in plain]
+        common = sorted(seed for seed in ours if seed in theirs and seed in plain)[: self.stage.repeats]
         whole = math.fsum(theirs[seed] - plain[seed] for seed in common)
         return math.fsum(ours[seed] - plain[seed] for seed in common) / whole if whole > 0 and len(common) > 1 else None
 
