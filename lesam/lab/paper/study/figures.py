@@ -16,7 +16,7 @@ from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import Line, budget_lines
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.report import style
-from lesam.lab.report.paper_size import WIDTHS
+from lesam.lab.report.paper_size import HEIGHT, LINE, WIDTHS
 
 WIDTH = WIDTHS["page"]
 
@@ -48,28 +48,39 @@ def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure |
     figure = Figure(figsize=(WIDTH, 0.8 + 0.22 * len(order)), layout="constrained")
     axis = figure.add_subplot()
     colours = _colours(stage, scale)
+    # An entry that lost the run would make one column of all others: it is written at the edge.
+    edge = -max(shown[name].spread.mean for name in order)
+    far = [name for name in order if shown[name].spread.mean < edge < 0]
     for height, name in enumerate(order):
-        found = shown[name]
-        axis.errorbar(
-            found.spread.mean, height, xerr=found.half_width, fmt="o", color=colours[name], capsize=2, markersize=4
-        )
+        mean, half = shown[name].spread.mean, shown[name].half_width
+        if name in far:
+            words = f"\N{LEFTWARDS ARROW} {mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
+            axis.annotate(words, (edge, height), (4, 0), textcoords="offset points", va="center", fontsize="small")
+        else:
+            axis.errorbar(mean, height, xerr=half, fmt="o", color=colours[name], capsize=2, markersize=4)
+    if far:
+        axis.set_xlim(left=edge)
     axis.set_yticks(range(len(order)), order, fontsize="small")
     axis.axvline(0.0, color="black", linewidth=0.8)
     axis.set_xlabel(f"test accuracy above {base} on the same labels (points)")
     axis.grid(axis="x", alpha=0.3)
-    counts = sorted({found.spread.n for found in shown.values()})
-    return _captioned(figure, scale, f"means and 95 % intervals, n = {counts[0]} to {counts[-1]}")
+    axis.set_ylim(-0.7, len(order) - 0.3)
+    counts = [found.spread.n for found in shown.values()]
+    seeds = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
+    return _captioned(figure, scale, f"means and 95 % intervals, n = {seeds}")
 
 
 def budgets(lines: Sequence[Line], scale: str) -> Figure | None:
     """Validation accuracy over the budget, with warm-ups on the left and caps on the right."""
     if not lines:
         return None
-    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
+    panels = {kind: [line for line in lines if line.kind in (kind, "neither")] for kind in ("warm-up", "cap")}
+    figure = Figure(figsize=(WIDTH, HEIGHT + LINE * max(map(len, panels.values())) + 1.0))
+    # A legend under an axis is placed by the axis' height, which the layout has changed by then: leave it some room.
+    figure.set_layout_engine("constrained", rect=(0.0, 0.03, 1.0, 0.97))
     left, right = figure.subplots(1, 2, sharey=True)
     for axis, kind, heading in ((left, "warm-up", "warm-up"), (right, "cap", "no warm-up, a cap")):
-        of = [line for line in lines if line.kind in (kind, "neither")]
-        _draw_lines(axis, of)
+        _draw_lines(axis, panels[kind])
         axis.set_title(heading, fontsize="medium")
         axis.set_xlabel("budget sigma")
         legend_below(axis)

@@ -84,6 +84,17 @@ def test_every_figure_is_drawn_from_records(tmp_path: Path):
         assert plots.save(figure, tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_entry_that_lost_the_run_does_not_squeeze_the_others():
+    """GSAM gains two points and LE-SAM loses fifty: the axis ends at -2, where the row of LE-SAM says its number."""
+    scores = {"AdamW": [0.70, 0.72], "GSAM": [0.72, 0.74], "SAM": [0.69, 0.71], "LE-SAM": [0.20, 0.22]}
+    axis = figures([one for name, of in scores.items() for one in repetitions(name, of)])["study-accuracy"].axes[0]
+    assert axis.get_xlim()[0] == pytest.approx(-2.0)
+    assert [text.get_text() for text in axis.texts] == ["\N{LEFTWARDS ARROW} -50.0 (-50.0 to -50.0)"]
+    assert axis.texts[0].xy[1] == [label.get_text() for label in axis.get_yticklabels()].index("LE-SAM")
+    assert axis.get_ylim()[0] < 0
+    assert len(axis.containers) == 2
+
+
 committed = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="documents are not part of an installed package")
 
 
