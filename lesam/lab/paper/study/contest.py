@@ -65,8 +65,16 @@ class Contest:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Where nobody asks for others, of which each stage takes as many as it has repetitions."""
-        groups = ((stage, group) for stage in self.stages for group in self.groups(stage, "small"))
-        return tuple(range(max(group.repeats or stage.repeats for stage, group in groups)))
+        return tuple(range(max(number for stage in self.stages for number in self.repeats(stage, "small").values())))
+
+    def repeats(self, stage: Ranges, scale: str) -> dict[str, int]:
+        """How many fresh seeds each entry has, by name."""
+        return {
+            entry.name: group.repeats or stage.repeats
+            for group in self.groups(stage, scale)
+            for entry in group.entries
+            if group.repeated
+        }
 
     def names(self, stage: Ranges, scale: str) -> list[str]:
         """The names of all that is repeated on test data, in order."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
-from lesam.lab.paper.study.price import DECIDING, OURS, PRICE
+from lesam.lab.paper.study.price import OURS, PRICE
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.tables import StageTables, Table, accuracy_words, chosen_words, difference_words
 from lesam.lab.paper.study.verdicts import Difference
@@ -105,12 +105,12 @@ class Frontier:
 
     def complete(self, name: str) -> bool:
         """Whether an entry has all its repetitions."""
-        return name in self.points and len(self.points[name].scores) >= self.planned(name)
+        return name in self.points and len(self.points[name].scores) >= self.planned[name]
 
-    def planned(self, name: str) -> int:
-        """Repetitions of an entry when all have run."""
-        deciding = DECIDING.get(self.stage.recipe) if name in (self.base, title(OURS), LESAM) else None
-        return deciding or self.stage.repeats
+    @property
+    def planned(self) -> dict[str, int]:
+        """Repetitions of each entry when all have run."""
+        return PRICE.repeats(self.stage, self.scale)
 
     def share(self, name: str) -> float | None:
         """Of LE-SAM's gain; None where there is none, or fewer than two seeds have run."""
@@ -130,7 +130,7 @@ class Frontier:
         low, high = to_lesam.interval
         limit = -TENTH * gain.spread.mean
         found = "not inferior" if low > limit else "inferior" if high < limit else "undecided"
-        n, planned = to_lesam.spread.n, self.planned(name)
+        n, planned = to_lesam.spread.n, self.planned[name]
         return found if n >= planned else f"so far ({n} of {planned}): {found}"
 
     def results(self) -> Table:
