@@ -8,6 +8,7 @@ from ._gates import Gate, LargeGradients
 from ._last import Last
 from ._metrics import Adaptive, DiagonalFisher, Euclidean, Metric
 from ._mirror import curvature
+from ._norms import norm_parameters
 from ._one_pass import Momentum, Stale
 from ._radii import EstimatedBudget, Fixed, LossBudget, Radius
 from ._reuse import orthogonal
@@ -76,6 +77,7 @@ __all__ = [
     "curvature",
     "excess",
     "gap",
+    "norm_parameters",
     "orthogonal",
     "perturbed",
     "renormalized",

@@ -64,7 +64,7 @@ class SharpnessAware(torch.optim.Optimizer):
         buffers: Which buffers of ``model`` the perturbed pass of a two-pass step must not move: ``"batchnorm"``,
             ``"all"`` (spectral norms, codebooks, queues, ...), or a list of names as in ``model.named_buffers()``.
         perturb: The parameters to perturb; default all. Others are still trained. Norm layers only:
-            ``perturb=[p for p in model.parameters() if p.ndim == 1]``.
+            ``perturb=lesam.norm_parameters(model)``.
         when: Predicate on the step; where it is false, a plain base step at one pass.
         replay_rng: Both passes see the same random numbers (dropout masks): torch's, Python's and NumPy's global
             generators. A list of ``torch.Generator`` replays these as well.

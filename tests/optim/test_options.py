@@ -193,8 +193,7 @@ def test_late_sam_is_plain_training_and_then_sam_with_the_momentum_that_is_there
 def test_sam_on_perturbs_scales_and_shifts_alone_by_the_whole_radius(style: str):
     """The use of ``perturb=`` that the cards describe; everything is trained."""
     model = batch_norm_network()
-    norms = [p for m in model.modules() if isinstance(m, nn.BatchNorm1d) for p in m.parameters()]
-    opt = lesam.SAM(BASES["sgd"](model.parameters()), rho=0.5, perturb=norms, model=model)
+    opt = lesam.SAM(BASES["sgd"](model.parameters()), rho=0.5, perturb=lesam.norm_parameters(model), model=model)
     seen: list[dict[str, Tensor]] = []
     named = dict(model.named_parameters())
     model.register_forward_pre_hook(lambda *_: seen.append({n: p.detach().clone() for n, p in named.items()}))
@@ -204,6 +203,48 @@ def test_sam_on_perturbs_scales_and_shifts_alone_by_the_whole_radius(style: str)
     assert set(moved) == {"1.weight", "1.bias"}
     assert float(torch.cat(list(moved.values())).norm()) == pytest.approx(0.5)
     assert all(not torch.equal(p, clean[name]) for name, p in named.items() if name != "0.bias")
+
+
+class ForeignRMSNorm(nn.Module):
+    """A norm layer as other libraries write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+
+class NormedLinear(nn.Module):
+    """A linear layer by the name of a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+
+def test_norm_parameters_are_those_of_norm_layers_once_each_and_no_bias():
+    shared = nn.LayerNorm(4)
+    layers = {
+        "linear": nn.Linear(4, 4),
+        "batch": nn.BatchNorm1d(4),
+        "bare": nn.BatchNorm1d(4, affine=False),
+        "group": nn.GroupNorm(2, 4),
+        "instance": nn.InstanceNorm1d(4, affine=True),
+        "layer": shared,
+        "again": shared,
+        "rms": nn.RMSNorm(4),
+        "foreign": ForeignRMSNorm(),
+        "other": NormedLinear(),
+    }
+    model = nn.ModuleDict({"inner": nn.ModuleDict(layers)})
+    names = {id(p): name.removeprefix("inner.") for name, p in model.named_parameters()}
+    found = [names[id(p)] for p in lesam.norm_parameters(model)]
+    pairs = [f"{layer}.{part}" for layer in ("batch", "group", "instance", "layer") for part in ("weight", "bias")]
+    assert found == [*pairs, "rms.weight", "foreign.weight"]
+
+
+def test_a_model_without_norm_layers_is_refused():
+    with pytest.raises(ValueError, match="Sequential has no norm layer with parameters; leave perturb= out"):
+        lesam.norm_parameters(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)))
 
 
 def test_passes_is_a_plain_int():

@@ -53,6 +53,8 @@ class OptimizerConfig:
     """Clip the norm of the final gradient, never of the one that sets the radius."""
     micro_batches: int = field(default=1, metadata=UNLESS_DEFAULT)
     """Parts of a batch that pass through the network one by one; each has its own perturbation if that is local."""
+    perturb: Literal["all", "norms"] = field(default="all", metadata=UNLESS_DEFAULT)
+    """All parameters, or the scales and shifts of norm layers alone (SAM-ON)."""
 
     def __post_init__(self) -> None:
         """Refuse fields that contradict each other."""
@@ -66,6 +68,8 @@ class OptimizerConfig:
                 f"optimizer.micro_batches must be at least 1, and 1 for {', '.join(PLAIN)} and esam; "
                 f"got {self.micro_batches} for {self.method}"
             )
+        if self.method in PLAIN and self.perturb != "all":
+            raise ValueError(f"plain {self.method} perturbs nothing: leave optimizer.perturb={self.perturb} out")
         if self.method in PLAIN and self.base != self.method:
             raise ValueError(f"optimizer.base of plain {self.method} must be {self.method!r}, got {self.base!r}")
 

@@ -4,7 +4,7 @@ A perturbation of radius :math:`\rho` along the gradient promises a rise of :mat
 (:math:`\sigma` for LE-SAM below its cap). Two signs, both seen on the runs of ``docs/study.md``: the loss stays
 at that of the uniform prediction, and, under a loss budget, the measured rise is many times what was promised, because
 gradients vanish there and the radius grows. Runs that learnt had a mean rise of at most 1.6 times the promise (LE-SAM)
-and 2.3 (ASAM), those that collapsed under a budget of 2.5 times and more.
+and 2.3 (ASAM), those that collapsed under a budget of 2.2 times and more.
 """
 
 from __future__ import annotations

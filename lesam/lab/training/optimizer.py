@@ -62,6 +62,8 @@ def build_optimizer(
         options["threshold"] = line(options["threshold"], threshold_end)
     if when is not None:
         options["when"] = when
+    if config.perturb == "norms":
+        options["perturb"] = lesam.norm_parameters(model)
     if config.batch_norm == "clean":
         options["model"] = model
     method: torch.optim.Optimizer = lesam.METHODS[config.method](

@@ -35,8 +35,13 @@ def final_weights(config: RunConfig, runs: Path) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0, every: int = 1) -> dict[str, torch.Tensor]:
-    """SGD with momentum, and from epoch ``start`` on LE-SAM's two passes in every so many steps, written out."""
+def long_hand(
+    config: RunConfig, *, sigma: float | None, start: int = 0, every: int = 1, only: str = ""
+) -> dict[str, torch.Tensor]:
+    """SGD with momentum, and from epoch ``start`` on LE-SAM's two passes in every so many steps, written out.
+
+    Parameters whose names begin with ``only`` are climbed.
+    """
     optimizer: Any = config.optimizer
     splits = load(config.data.name, **config.data.options)
     torch.manual_seed(mix("weights", config.seed))
@@ -44,6 +49,7 @@ def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0, every: 
     augment = augmentation("none", dtype=torch.float64, normalisation=config.data.normalisation)
     batches = Batches(splits.train, config.data.batch_size, augment, device="cpu", seed=config.seed)
     parameters = list(model.parameters())
+    climbs = [name.startswith(only) for name, _ in model.named_parameters()]
     momentum = [torch.zeros_like(p) for p in parameters]
     step = -1
     for epoch in range(config.schedule.epochs):
@@ -58,13 +64,13 @@ def long_hand(config: RunConfig, *, sigma: float | None, start: int = 0, every: 
                 if anneal is not None and epoch >= anneal:
                     turn = 1.0 if length <= 1 else (epoch - anneal) / (length - 1)
                     budget = sigma / 2 * (1 + math.cos(math.pi * turn))
-                norm = torch.cat([g.flatten() for g in grads]).norm()
+                norm = torch.cat([g.flatten() for g, climbed in zip(grads, climbs, strict=True) if climbed]).norm()
                 rho = min(budget / (float(norm) + optimizer.varrho), optimizer.rho_max or math.inf)
                 kept = [p.detach().clone() for p in parameters]
                 buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
                 with torch.no_grad():
-                    for p, g in zip(parameters, grads, strict=True):
-                        p.add_(rho * g / norm)
+                    for p, g, climbed in zip(parameters, grads, climbs, strict=True):
+                        p.add_(rho * g / norm if climbed else 0.0)
                 grads = torch.autograd.grad(functional.cross_entropy(model(images), labels), parameters)
                 with torch.no_grad():
                     for p, w in zip(parameters, kept, strict=True):
@@ -92,6 +98,19 @@ def test_sgd_is_torchs_sgd_with_cosine_decay(tmp_path: Path) -> None:
 def test_lesam_is_algorithm_1_with_annealing_and_clean_batch_norm(tmp_path: Path) -> None:
     config = smoke("lesam", "schedule.epochs=4", "schedule.budget_anneal_start=2", "record.keep=1")
     assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35))
+
+
+def test_norm_layers_alone_can_be_climbed_and_everything_is_descended(tmp_path: Path) -> None:
+    config = smoke("lesam", "schedule.epochs=4", "optimizer.perturb=norms", "record.keep=1")
+    assert config.fingerprint != smoke("lesam", "schedule.epochs=4", "record.keep=1").fingerprint
+    assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35, only="norms."))
+
+
+def test_norm_layers_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no norm layer"):
+        final_weights(smoke_signals("optimizer.perturb=norms"), tmp_path)
+    with pytest.raises(ValueError, match="plain sgd perturbs nothing"):
+        smoke("sgd", "optimizer.perturb=norms")
 
 
 def test_switch_takes_plain_steps_first_and_carries_momentum(tmp_path: Path) -> None:
