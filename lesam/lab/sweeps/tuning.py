@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,19 +69,26 @@ class Choice:
     def at_edge(self) -> bool:
         """Whether a field of the winner has the smallest or largest of the values tried: a better one may lie beyond.
 
-        Two values of a field have no middle and say nothing.
+        Of a field with two values, the one that most settings have is where the search stood, and the other one an
+        excursion: if that won, it was not followed any further.
 
         >>> rates = [("optimizer.lr=1", "optimizer.decay=0"), ("optimizer.lr=2", "optimizer.decay=0")]
         >>> rates += [("optimizer.lr=4", "optimizer.decay=0"), ("optimizer.lr=2", "optimizer.decay=1")]
         >>> [Choice(setting=of, scores=dict.fromkeys(rates, ())).at_edge for of in rates]
-        [True, False, True, False]
+        [True, False, True, True]
         """
-        tried: dict[str, set[float]] = {}
+        tried: dict[str, Counter[float]] = {}
         for setting in self.scores:
             for name, value in _numbers(setting).items():
-                tried.setdefault(name, set()).add(value)
+                tried.setdefault(name, Counter())[value] += 1
         chosen = _numbers(self.setting)
-        return any(len(values) > 2 and chosen.get(name) in (min(values), max(values)) for name, values in tried.items())
+        return any(_at_edge(chosen.get(name), values) for name, values in tried.items())
+
+
+def _at_edge(chosen: float | None, tried: Counter[float]) -> bool:
+    if len(tried) < 2 or chosen not in (min(tried), max(tried)):
+        return False
+    return len(tried) > 2 or tried[chosen] < max(tried.values())
 
 
 def _numbers(setting: Setting) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
-from lesam.lab.paper.study.groups import NEAR, NOISY, STUDY, groups
+from lesam.lab.paper.study.groups import BOTH, NEAR, NOISY, PARTS, STUDY, groups, labels_of, local_name
 from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS, Scores, under_attack
 from lesam.lab.paper.study.verdicts import Difference, Verdict, holm
 
@@ -44,7 +44,8 @@ def claims(stage: Ranges) -> list[Claim]:
 
 
 def _accuracies(stage: Ranges) -> list[Claim]:
-    sam, lesam, plus, base = (title(method) for method in ("sam", "lesam", "lesamplus", stage.base))
+    sam, gsam, lesam, plus, base = (title(method) for method in ("sam", "gsam", "lesam", "lesamplus", stage.base))
+    budgets = (lesam, plus)
     rivals = [title(method) for method in stage.first if not method.startswith("lesam")]
     longer = f"{base}, twice the epochs"
     return [
@@ -55,15 +56,27 @@ def _accuracies(stage: Ranges) -> list[Claim]:
         *(Claim(text=f"{lesam} beats {name}", ours=lesam, theirs=name) for name in rivals),
         *(Claim(text=f"{plus} beats {name}", ours=plus, theirs=name) for name in (sam, lesam)),
         *(Claim(text=f"{name} beats {longer}", ours=name, theirs=longer) for name in (sam, lesam)),
-        Claim(
-            text=f"the budget helps: {lesam} beats {sam} with the same warm-up and annealing",
-            ours=lesam,
-            theirs=f"{sam}, warmed up and annealed",
+        *(
+            Claim(
+                text=f"the budget helps: {lesam} beats {name} with the same warm-up and annealing",
+                ours=lesam,
+                theirs=f"{name}, {BOTH}",
+            )
+            for name in (sam, gsam)
         ),
-        Claim(text=f"annealing helps {lesam}", ours=lesam, theirs=f"{lesam}, warmed up"),
-        Claim(text=f"annealing helps {sam}", ours=f"{sam}, annealed", theirs=sam),
-        Claim(text=f"warming up helps {lesam}", ours=lesam, theirs=f"{lesam}, annealed"),
-        Claim(text=f"warming up helps {sam}", ours=f"{sam}, warmed up", theirs=sam),
+        *(
+            Claim(text=f"annealing helps {name}", ours=name, theirs=f"{name}, warmed up")
+            for name in budgets  # as they compete: warmed up
+        ),
+        *(
+            Claim(
+                text=f"annealing helps {name} without a warm-up", ours=f"{name}, annealed", theirs=f"{name}, constant"
+            )
+            for name in budgets
+        ),
+        *(Claim(text=f"annealing helps {name}", ours=f"{name}, annealed", theirs=name) for name in (sam, gsam)),
+        *(Claim(text=f"warming up helps {name}", ours=name, theirs=f"{name}, annealed") for name in budgets),
+        *(Claim(text=f"warming up helps {name}", ours=f"{name}, warmed up", theirs=name) for name in (sam, gsam)),
         Claim(text=f"a cap helps {lesam}", ours=f"{lesam}, nearly always at the cap", theirs=lesam),
         *(
             Claim(
@@ -75,8 +88,9 @@ def _accuracies(stage: Ranges) -> list[Claim]:
             for factor in NEAR
         ),
         *(
-            Claim(text=f"a perturbation for each tenth of the batch helps {name}", ours=local, theirs=name)
-            for name, local in ((name, f"{name}, local, m = B/10") for name in (sam, lesam))
+            Claim(text=f"a perturbation for each of {parts} parts of the batch helps {name}", ours=local, theirs=name)
+            for parts in PARTS
+            for name, local in ((name, local_name(name, parts)) for name in (sam, lesam))
         ),
         *(
             Claim(
@@ -89,7 +103,7 @@ def _accuracies(stage: Ranges) -> list[Claim]:
         ),
         *(
             Claim(text=f"{ours} beats {theirs} under wrong labels", ours=f"{ours}{NOISY}", theirs=f"{theirs}{NOISY}")
-            for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
+            for ours, theirs in ((sam, base), (lesam, base), (lesam, sam), (plus, base), (plus, lesam))
         ),
     ]
 
@@ -107,12 +121,12 @@ def _flatness(stage: Ranges) -> list[Claim]:
     sam, lesam, base = (title(method) for method in ("sam", "lesam", stage.base))
     return [
         Claim(
-            text=f"{ours} ends flatter than {theirs}: {FLATNESS[column]} {when}",
+            text=f"{ours} is flatter than {theirs}: {FLATNESS[column]} {when}",
             ours=ours,
             theirs=theirs,
             quantity=f"{column} {when}",
         )
-        for ours, theirs in ((sam, base), (lesam, base), (lesam, sam))
+        for ours, theirs in ((sam, base), (lesam, base), (lesam, sam), (lesam, f"{sam}, {BOTH}"))
         for column in FLATNESS
         for when in ("at equal epoch", "at equal loss")
     ]
@@ -155,7 +169,7 @@ def judged(stage: Ranges, found: Mapping[str, Scores]) -> list[Judged]:
     every, found_differences = claims(stage), []
     for claim in every:
         scores = found.get(claim.quantity, {})
-        gain = _gain(stage, scores)
+        gain = _gain(stage, scores, labels_of(claim.ours))
         tolerance = claim.margin * gain
         ours = scores.get(claim.ours, {})
         theirs = scores.get(claim.theirs, {}) if isinstance(claim.theirs, str) else dict.fromkeys(ours, claim.theirs)
@@ -178,10 +192,11 @@ def judged(stage: Ranges, found: Mapping[str, Scores]) -> list[Judged]:
     ]
 
 
-def _gain(stage: Ranges, scores: Scores) -> float:
-    """SAM's over the base; 0 for what the base does not have."""
-    sam = Difference.between(scores.get(title("sam"), {}), scores.get(title(stage.base), {}))
-    return 0.0 if sam is None else sam.spread.mean
+def _gain(stage: Ranges, scores: Scores, labels: str) -> float:
+    """SAM's over the base on the same labels; 0 where it gains nothing, and for what the base does not have."""
+    sam, base = (scores.get(title(method) + labels, {}) for method in ("sam", stage.base))
+    found = Difference.between(sam, base)
+    return 0.0 if found is None else max(0.0, found.spread.mean)
 
 
 def open_claims(stage: Ranges, decided: Sequence[Judged]) -> list[Claim]:

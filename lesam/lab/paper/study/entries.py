@@ -33,6 +33,8 @@ class Ranges:
     first: Mapping[str, float]
     repeats: int
     """Fresh seeds of every entry."""
+    beyond: tuple[Setting, ...] = ()
+    """Of the base, where its search ended at an edge: tried afterwards, to see what lies there, and never chosen."""
     attacks: tuple[str, ...] = ()
     """Attacks on the repetitions, by name."""
     smoke: Setting = ()
@@ -85,8 +87,16 @@ def rates(first: float, decay: float = 0.1) -> tuple[Setting, ...]:
     (('optimizer.lr=0.004', 'optimizer.weight_decay=0.1'), ('optimizer.lr=0.008', 'optimizer.weight_decay=0.1'), \
 ('optimizer.lr=0.004', 'optimizer.weight_decay=0.5'))
     """
-    pairs = [*((first * 2**power, decay) for power in range(4)), (first * 4, 5 * decay)]
-    return tuple((f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}") for lr, decay in pairs)
+    return pairs(*((first * 2**power, decay) for power in range(4)), (first * 4, 5 * decay))
+
+
+def pairs(*values: tuple[float, float]) -> tuple[Setting, ...]:
+    """Settings of pairs of a learning rate and a weight decay.
+
+    >>> pairs((0.1, 0.01))
+    (('optimizer.lr=0.1', 'optimizer.weight_decay=0.01'),)
+    """
+    return tuple((f"optimizer.lr={lr:g}", f"optimizer.weight_decay={decay:g}") for lr, decay in values)
 
 
 MLP = Ranges(
@@ -103,6 +113,7 @@ MLP = Ranges(
         "lesamplus": 0.05,
     },
     repeats=20,
+    beyond=pairs((0.008, 1), (0.008, 2), (0.008, 4)),
 )
 
 CNN = Ranges(
@@ -134,6 +145,7 @@ CIFAR_MLP = Ranges(
         "lesamplus": 0.025,
     },
     repeats=5,
+    beyond=pairs((0.002, 1), (0.002, 2), (0.002, 4)),
 )
 
 CIFAR_CONV = Ranges(
@@ -142,6 +154,7 @@ CIFAR_CONV = Ranges(
     base_settings=rates(2.5e-2, decay=5e-4),
     first={"sam": 0.025, "lesam": 0.025},
     repeats=10,
+    beyond=pairs((0.1, 0.005), (0.1, 0.01)),
     attacks=("linf-1", "l2-32"),
     smoke=HELD_OUT,
 )
@@ -150,6 +163,7 @@ LONG_TAIL = replace(
     CIFAR_CONV,
     recipe="cifar100-lt100-ce",
     repeats=5,
+    beyond=pairs((0.4, 5e-4), (0.2, 2.5e-3)),
     attacks=(),
     smoke=(*HELD_OUT, "data.options.train_size=800"),
 )

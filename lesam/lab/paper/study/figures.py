@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from lesam.flatness.figures import legend_below, shared_legend
 from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import MLP, Ranges
-from lesam.lab.paper.study.groups import NOISY, STUDY, groups
+from lesam.lab.paper.study.groups import BOTH, STUDY, groups, labels_of
 from lesam.lab.paper.study.quantities import ACCURACY, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import Line, budget_lines
@@ -38,7 +38,7 @@ def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure |
     base = title(stage.base)
     shown = {}
     for name in STUDY.names(stage, scale):
-        bar = base + NOISY if name.endswith(NOISY) else base
+        bar = base + labels_of(name)
         found = Difference.between(scores.get(name, {}), scores.get(bar, {}))
         if found is not None and name != bar:
             shown[name] = found
@@ -100,9 +100,8 @@ def flatness(records: Sequence[Record], scale: str) -> Figure | None:
         for one in tracked:
             label = None if one.entry in said else one.entry
             said.add(one.entry)
-            axis.plot(
-                one.curve["train_loss"], one.curve[column], color=colours[one.entry], alpha=0.6, lw=0.8, label=label
-            )
+            look = {"color": colours[one.entry], "linestyle": "--" if one.entry.endswith(BOTH) else "-"}
+            axis.plot(one.curve["train_loss"], one.curve[column], alpha=0.6, lw=0.8, label=label, **look)
         axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=f"{column} of the Hessian")
         axis.invert_xaxis()
     shared_legend(figure)

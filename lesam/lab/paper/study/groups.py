@@ -16,6 +16,15 @@ COLD: Setting = ("schedule.budget_warmup=0",)
 NOISY = ", 20 % wrong labels"
 """Behind the names of entries that are trained so."""
 
+WRONG: Setting = ("data.options.label_noise=0.2",)
+"""What these are trained with."""
+
+BOTH = "warmed up and annealed"
+"""Behind the names of methods whose radius is scheduled like LE-SAM's budget."""
+
+PARTS = (2, 4, 10)
+"""Of a batch, each with a perturbation of its own; the batch of 100 has no 8 equal ones."""
+
 NEAR = (1 / 1.3, 1.3)
 """Multiples of the chosen budget that span a factor of 1.7."""
 
@@ -46,10 +55,13 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         return [Group(entries=(base,)), Group(entries=(sam,)), Group(followers=(follower,))]
     bases = (stage.base_entry(), stage.twice_the_epochs(scale))
     found = [Group(entries=bases), Group(entries=tuple(stage.entry(method) for method in stage.first))]
+    if stage.beyond:
+        found.append(Group(entries=(beyond(stage),), repeated=False))
     if stage is not MLP:
         return found
     return [
         *found,
+        Group(entries=(beyond(stage, NOISY, WRONG),), repeated=False),
         Group(entries=tuple(further(stage, scale))),
         Group(entries=tuple(schedules(stage))),
         Group(followers=tuple(neighbours(stage))),
@@ -59,13 +71,18 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
     ]
 
 
+def beyond(stage: Ranges, labels: str = "", fixed: Setting = ()) -> Entry:
+    """The base past the edge of its search."""
+    return replace(stage.base_entry(f"{title(stage.base)}, searched further{labels}", fixed), settings=stage.beyond)
+
+
 def scheduled(stage: Ranges, method: str, words: str) -> Entry:
     """A method whose radius or budget is ``constant``, ``annealed``, ``warmed up`` or both."""
     changes = {
         "constant": COLD + CONSTANT,
         "annealed": COLD + ANNEALED,
         "warmed up": warmed(OWN_WARMUP) + CONSTANT,
-        "warmed up and annealed": warmed(OWN_WARMUP) + ANNEALED,
+        BOTH: warmed(OWN_WARMUP) + ANNEALED,
     }
     return stage.entry(method, f"{title(method)}, {words}", changes[words])
 
@@ -79,8 +96,8 @@ def schedules(stage: Ranges) -> list[Entry]:
     """What of a difference belongs to the budget: radius and budget each with and without annealing and warm-up."""
     found = []
     for method in ("sam", "lesam", "gsam", "lesamplus"):
-        own = "warmed up and annealed" if method.startswith("lesam") else "constant"
-        every = ("annealed", "warmed up", "warmed up and annealed", "constant")
+        own = BOTH if method.startswith("lesam") else "constant"
+        every = ("annealed", "warmed up", BOTH, "constant")
         found += [scheduled(stage, method, words) for words in every if words != own]
     # At a budget of 1 nearly every step is at the cap: SAM with a radius that is warmed up and annealed by the budget.
     return [
@@ -98,20 +115,34 @@ def schedules(stage: Ranges) -> list[Entry]:
 def local(stage: Ranges) -> list[Entry]:
     """A perturbation of its own for each part of the batch."""
     found = []
-    for parts in (2, 4, 10):  # the batch of 100 has no 8 equal parts
+    for parts in PARTS:
         changes = (f"optimizer.micro_batches={parts}", "optimizer.perturbation=local")
-        found += [stage.entry(method, f"{title(method)}, local, m = B/{parts}", changes) for method in ("sam", "lesam")]
+        found += [stage.entry(method, local_name(title(method), parts), changes) for method in ("sam", "lesam")]
     return found
+
+
+def local_name(method: str, parts: int) -> str:
+    """What a method with perturbations of its own for parts of the batch is called."""
+    return f"{method}, local, m = B/{parts}"
+
+
+def labels_of(name: str) -> str:
+    """The end of an entry's name that says on which labels it is trained: its base and SAM's gain have the same.
+
+    >>> labels_of("SAM, 20 % wrong labels"), labels_of("SAM")
+    (', 20 % wrong labels', '')
+    """
+    return NOISY if name.endswith(NOISY) else ""
 
 
 def further(stage: Ranges, scale: str) -> list[Entry]:
     """Late switches, and wrong labels."""
-    late = (f"schedule.switch_at={stage.epochs(scale) * 3 // 4}",)
-    noisy = ("data.options.label_noise=0.2",)
+    # Without annealing, as the paper switches: it would take four fifths of what is left.
+    late = (f"schedule.switch_at={stage.epochs(scale) * 3 // 4}", *CONSTANT)
     return [
         *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),
-        stage.base_entry(f"{title(stage.base)}{NOISY}", noisy),
-        *(stage.entry(method, f"{title(method)}{NOISY}", noisy) for method in ("sam", "lesam", "lesamplus")),
+        stage.base_entry(f"{title(stage.base)}{NOISY}", WRONG),
+        *(stage.entry(method, f"{title(method)}{NOISY}", WRONG) for method in ("sam", "lesam", "lesamplus")),
     ]
 
 
@@ -129,7 +160,7 @@ def tracked(stage: Ranges) -> list[Follower]:
         stage.base_entry(),
         stage.entry("sam"),
         stage.entry("lesam"),
-        scheduled(stage, "sam", "warmed up and annealed"),
+        scheduled(stage, "sam", BOTH),
     )
     return [Follower(name=one.name, leader=one, part="track", changes=TRACKED) for one in leaders]
 

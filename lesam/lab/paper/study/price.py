@@ -26,6 +26,9 @@ EVERY = 4
 """Steps from one of two passes to the next."""
 
 UNCAPPED: Setting = ("optimizer.rho_max=null",)
+NORMS: Setting = ("optimizer.perturb=norms",)
+NORM_LAYERS = ("digits", "cifar100-resnet18")
+"""Stages whose networks have norm layers."""
 FALLING: Setting = ("optimizer.threshold=1", "optimizer.threshold_end=-1")
 """AE-SAM's threshold over training, as its authors have it."""
 
@@ -67,9 +70,10 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         others = (ours, _now_and_then(stage, "sam"), lesam)
         single = (replace(one, settings=one.settings[:1], fixed=(*one.fixed, *stage.smoke)) for one in others)
         return [Group(entries=(base,)), Group(entries=tuple(single))]
+    alone = _each_alone(stage) if stage.recipe in NORM_LAYERS else []
     if stage is CONVOLUTIONAL:
-        return _judged(stage, base, ours, (stage.entry("msam"), sam), lesam)
-    one_pass = [stage.entry(method) for method in ("msam", "s2sam", "emasam")]
+        return _judged(stage, base, ours, (*alone, stage.entry("msam"), sam), lesam)
+    one_pass = alone + [stage.entry(method) for method in ("msam", "s2sam", "emasam")]
     one_pass += [_like_a_budget(stage, method, scale) for method in SCHEDULED]
     between = (
         _late(stage, scale),
@@ -90,8 +94,24 @@ def _judged(stage: Ranges, base: Entry, ours: Entry, others: tuple[Entry, ...], 
 
 
 def _ours(stage: Ranges) -> Entry:
-    """Without a cap, as LE-SAM is on these stages."""
-    return stage.entry(OURS, fixed=UNCAPPED)
+    """Without a cap, as LE-SAM is on these stages.
+
+    Where a network has norm layers, five trials choose a budget and what is climbed: everything, or the norm layers
+    alone, which bear larger budgets.
+    """
+    entry = stage.entry(OURS, fixed=UNCAPPED)
+    if stage.recipe not in NORM_LAYERS:
+        return entry
+    _, _, small, middle, large = entry.settings
+    return replace(entry, settings=(small, middle, *((*budget, *NORMS) for budget in (small, middle, large))))
+
+
+def _each_alone(stage: Ranges) -> list[Entry]:
+    """What each of the two gives alone, over all five budgets."""
+    return [
+        stage.entry(OURS, f"{title(OURS)}, everything", UNCAPPED),
+        stage.entry(OURS, f"{title(OURS)}, norm layers alone", (*UNCAPPED, *NORMS)),
+    ]
 
 
 def _now_and_then(stage: Ranges, method: str) -> Entry:

@@ -35,6 +35,10 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
             for axis, price in ((left, point.passes + aside[name]), (right, point.seconds)):
                 if price is None:
                     continue
+                if floor is not None and point.spread.mean < floor:
+                    below = {"xy": (price, floor), "xytext": (0, 2), "textcoords": "offset points"}
+                    axis.annotate(f"{name}: {point.spread.mean:.1f} \N{DOWNWARDS ARROW}", fontsize="x-small", **below)
+                    continue
                 axis.errorbar(
                     price,
                     point.spread.mean,
@@ -45,9 +49,6 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
                     markersize=4,
                     label=name,
                 )
-                if floor is not None and point.spread.mean < floor:
-                    below = {"xy": (price, floor), "xytext": (0, 2), "textcoords": "offset points"}
-                    axis.annotate(f"{name}: {point.spread.mean:.1f} \N{DOWNWARDS ARROW}", fontsize="x-small", **below)
         for axis, words in ((left, "passes a step"), (right, CLOCK)):
             axis.set_xlabel(words)
             axis.grid(alpha=0.3)

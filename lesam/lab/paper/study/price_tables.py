@@ -17,6 +17,7 @@ from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.entries import Ranges
 from lesam.lab.paper.study.price import OURS, PRICE
 from lesam.lab.paper.study.records import Record
+from lesam.lab.paper.study.spent import spent
 from lesam.lab.paper.study.tables import StageTables, Table, accuracy_words, chosen_words, difference_words
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.runs.statistics import Spread
@@ -214,7 +215,11 @@ def target(frontiers: Sequence[Frontier]) -> Table:
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
     """All tables by heading; one that nothing has run for has no rows."""
     frontiers = [Frontier(stage, records, scale) for stage in PRICE.stages]
-    found: dict[str, Table] = {"price: summary": summary(frontiers), "price: target": target(frontiers)}
+    found: dict[str, Table] = {
+        "price: summary": summary(frontiers),
+        "price: target": target(frontiers),
+        "price: spent": spent(PRICE, records, scale),
+    }
     for one in frontiers:
         found[f"{one.stage.recipe}: price"] = one.results()
         found[f"{one.stage.recipe}: price, searches"] = one.tables.searches()

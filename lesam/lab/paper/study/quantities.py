@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study.groups import BOTH
 from lesam.lab.paper.study.records import Record
 
 Scores = Mapping[str, Mapping[int, float]]
 """A quantity by entry and seed."""
 
 ACCURACY = "accuracy"
-COMPARED = tuple(title(method) for method in ("sgd", "adamw", "sam", "lesam"))
+COMPARED = (*(title(method) for method in ("sgd", "adamw", "sam", "lesam")), f"{title('sam')}, {BOTH}")
 """Whose losses set the level of "equal loss": those that claims compare."""
 FLATNESS: Mapping[str, str] = {
     "eigenvalue": "largest eigenvalue",

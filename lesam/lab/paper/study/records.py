@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from lesam.lab import recipes
 from lesam.lab.attacks.pgd import PRESETS
 from lesam.lab.attacks.run import attack_run
+from lesam.lab.config.run import RunConfig
+from lesam.lab.config.text import override
 from lesam.lab.files import write_atomically
 from lesam.lab.paper.study.contest import Part
 from lesam.lab.paper.study.dynamics import dynamics
@@ -54,6 +57,9 @@ class Record:
     seconds: float
     diverged: bool
     last: Mapping[str, float | None]
+    method: str = ""
+    configuration: Setting = ()
+    """Every field that differs from the recipe's own: what is fixed for the entry, the base's setting and its own."""
     dynamics: Mapping[str, float] = field(default_factory=dict)
     """What the epochs of a repetition say about radius and rise, see :mod:`lesam.lab.paper.study.dynamics`."""
     attacked: Mapping[str, float] = field(default_factory=dict)
@@ -84,7 +90,14 @@ class Record:
 
 
 def record(
-    entry: str, part: Part, setting: Setting, run: RunFolder, summary: Summary, attacks: Sequence[str] = ()
+    entry: str,
+    part: Part,
+    setting: Setting,
+    run: RunFolder,
+    summary: Summary,
+    *,
+    configuration: Setting = (),
+    attacks: Sequence[str] = (),
 ) -> Record:
     """What is kept of a finished run; ``attacks`` are carried out where its folder does not have them yet."""
     config, rows = run.config(), run.metrics()
@@ -103,6 +116,8 @@ def record(
         seconds=round(float(summary["seconds"]), 2),
         diverged=has_diverged(dict(summary)),
         last={name: _short(last[name]) for name in KEPT if name in last},
+        method=config.method,
+        configuration=configuration,
         dynamics={} if part == "search" else {name: _number(value) for name, value in dynamics(rows).items()},
         attacked={name: _number(_under_attack(run, name)) for name in attacks},
         curve=_curve(rows) if part == "track" else {},
@@ -141,7 +156,9 @@ def read(folder: Path) -> list[Record]:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             try:
                 values = json.loads(line)
-                one = Record(**{**values, "setting": tuple(values["setting"])})
+                one = Record(
+                    **{**values, **{name: tuple(values.get(name, ())) for name in ("setting", "configuration")}}
+                )
                 _check(one)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ValueError(f"{file}, line {number} is no record of a run: {error}") from error
@@ -170,6 +187,12 @@ def known(folder: Path) -> dict[str, Record]:
     if not found:
         raise ValueError(f"{folder} has no records of a contest; they are files such as study/RECIPE.jsonl")
     return found
+
+
+def rebuilt(one: Record, scale: str) -> RunConfig:
+    """The configuration of a record's run, from the recipe and what the record says differs from it."""
+    built = recipes.build(one.recipe, method=one.method, scale=scale, seed=one.seed)
+    return override(built, list(one.configuration))
 
 
 def _check(one: Record) -> None:

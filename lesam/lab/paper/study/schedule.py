@@ -37,16 +37,36 @@ class ContestRun:
         """Whether a record of the same run has everything that one of this part has."""
         return set(self.attacks) <= set(one.attacked) and (self.part != "track" or bool(one.curve))
 
+    @property
+    def configuration(self) -> Setting:
+        """Every field that differs from the recipe's own."""
+        return (*self.entry.fixed, *(self.entry.trial if self.part == "search" else ()), *self.setting)
+
     def record(self, runs: Path) -> Record | None:
         """What is kept of it; None until it is finished."""
         folder = RunFolder.of(self.config, runs)
         summary = folder.summary()
         if summary is not None:
-            return records.record(self.name, self.part, self.setting, folder, summary, self.attacks)
+            return records.record(
+                self.name,
+                self.part,
+                self.setting,
+                folder,
+                summary,
+                configuration=self.configuration,
+                attacks=self.attacks,
+            )
         if self.known is None:
             return None
-        attacked = {name: self.known.attacked[name] for name in self.attacks}
-        return replace(self.known, entry=self.name, part=self.part, setting=self.setting, attacked=attacked)
+        return replace(
+            self.known,
+            entry=self.name,
+            part=self.part,
+            setting=self.setting,
+            method=self.entry.method,
+            configuration=self.configuration,
+            attacked={name: self.known.attacked[name] for name in self.attacks},
+        )
 
 
 def contest_runs(contest: Contest, request: Request) -> Iterator[ContestRun]:

@@ -9,10 +9,11 @@ from lesam.lab.config.optimizer import title
 from lesam.lab.paper.study.claims import Judged, judged, open_claims
 from lesam.lab.paper.study.contest import TRACKED_SEEDS, Contest
 from lesam.lab.paper.study.entries import MLP, STAGES, Ranges
-from lesam.lab.paper.study.groups import STUDY
+from lesam.lab.paper.study.groups import STUDY, labels_of
 from lesam.lab.paper.study.quantities import ACCURACY, FLATNESS_QUANTITIES, Scores, quantities
 from lesam.lab.paper.study.records import Record
 from lesam.lab.paper.study.scan import budget_lines, budget_table
+from lesam.lab.paper.study.spent import spent
 from lesam.lab.paper.study.verdicts import Difference
 from lesam.lab.runs.statistics import Spread
 from lesam.lab.sweeps.tuning import Choice, Setting, words
@@ -58,8 +59,9 @@ class StageTables:
     def results(self) -> Table:
         """Accuracy of every entry, and its differences to the base and to SAM with plain 95 % intervals."""
         rows: Table = [_RESULTS]
-        scores, bars = self.scores, (title(self.stage.base), SAM)
+        scores = self.scores
         for name, runs in self.repetitions().items():
+            bars = (bar + labels_of(name) for bar in (title(self.stage.base), SAM))
             rows.append(
                 (
                     name,
@@ -146,7 +148,7 @@ FIRST: dict[str, Callable[[StageTables], Table]] = {
 
 def tables(records: Sequence[Record], scale: str = "small") -> dict[str, Table]:
     """All tables of the study by heading; one that nothing has run for has no rows."""
-    found: dict[str, Table] = {}
+    found: dict[str, Table] = {"study: spent": spent(STUDY, records, scale)}
     for stage in STAGES:
         of, started = StageTables(stage, records, scale), any(one.recipe == stage.recipe for one in records)
         kinds = KINDS | FIRST if stage is MLP else KINDS

@@ -43,6 +43,8 @@ def timed(runs: Iterable[ContestRun], progress: Callable[[str], None] = print) -
             seconds=round(seconds[name], 2),
             diverged=False,
             last={},
+            method=run.config.method,
+            configuration=run.configuration,
         )
         for name, run in first.items()
     ]

@@ -61,6 +61,8 @@ class TransferRun:
     config: RunConfig
     order: int
     """Runs of a smaller number come first."""
+    fixed: Setting = ()
+    """What the entry changes of its recipe, beside the setting."""
     pretrained: RunConfig | None = None
     """The run whose weights it starts from."""
 
@@ -70,7 +72,8 @@ class TransferRun:
         summary = folder.summary()
         if summary is None:
             return None
-        found = records.record(self.name, self.part, self.setting, folder, summary)
+        configuration = (*self.fixed, *self.setting)
+        found = records.record(self.name, self.part, self.setting, folder, summary, configuration=configuration)
         if self.pretrained is None:
             return found
         lost = forgetting(folder, RunFolder.of(self.pretrained, runs))
@@ -134,7 +137,13 @@ def _runs(
                     continue
                 config = override(config, [f"model.options.weights={folder.path}"])
             yield TransferRun(
-                name=entry.name, part=part, setting=setting, config=config, order=order, pretrained=origin
+                name=entry.name,
+                part=part,
+                setting=setting,
+                config=config,
+                order=order,
+                fixed=entry.fixed,
+                pretrained=origin,
             )
 
 

@@ -61,6 +61,26 @@ def test_a_table_without_rows_yet_says_so():
     assert "Not run yet." in filled(text, tables(repetitions("SAM", [0.70, 0.72])))
 
 
+def test_what_is_spent_is_counted_against_the_plan_that_was_written_beforehand():
+    def row(*found: Record) -> tuple[str, ...]:
+        return next(row for row in tables(list(found))["study: spent"] if row[0] == "cifar100-resnet18")
+
+    plan = {row[0]: row[1] for row in tables([])["study: spent"]}
+    assert (plan["mnist1d-mlp"], plan["cifar100-resnet18"], plan["all"]) == ("1,332", "84", "2,176")
+    run = dataclasses.replace(repetitions("SAM", [0.7])[0], recipe="cifar100-resnet18", seconds=1800.0)
+    clock = dataclasses.replace(run, part="time")  # no run of the plan
+    assert row(run, run, clock) == ("cifar100-resnet18", "84", "2", "1.0")
+
+
+def test_entries_on_wrong_labels_are_compared_with_those_on_wrong_labels():
+    names = {"AdamW": 0.70, "SAM": 0.72, "AdamW, 20 % wrong labels": 0.50, "SAM, 20 % wrong labels": 0.56}
+    runs = [one for name, of in names.items() for one in repetitions(name, [of, of + 0.01])]
+    rows = {row[0]: row[5:7] for row in tables(runs)[HEADING]}
+    assert rows["SAM, 20 % wrong labels"] == ("+6.00 (+6.00 to +6.00)", "")
+    assert rows["AdamW, 20 % wrong labels"] == ("", "-6.00 (-6.00 to -6.00)")
+    assert rows["SAM"] == ("+2.00 (+2.00 to +2.00)", "")
+
+
 def test_a_diverged_run_counts_as_nothing_and_is_said():
     good, bad = repetitions("SAM", [0.70, 0.72])
     table = tables([good, dataclasses.replace(bad, diverged=True)])[HEADING]
@@ -107,6 +127,13 @@ def test_the_committed_documents_have_the_numbers_of_the_committed_records():
         assert any(f"<!-- table: {heading} -->" in page for page in pages), heading
     for page in pages:
         assert filled(page, made) == page
+
+
+@committed
+@pytest.mark.parametrize("contest", ["study", "price"])
+def test_every_committed_number_has_the_configuration_that_its_run_had(contest: str):
+    every = records.read(ROOT / "results" / contest)
+    assert [one for one in every if records.rebuilt(one, "small").fingerprint != one.fingerprint] == []
 
 
 @committed

@@ -63,10 +63,15 @@ def stage(recipe: str, base: str, ours: list[float], late: list[float]) -> list[
 def test_every_entry_is_searched_alike_and_those_of_the_study_are_its_runs(stage):
     ours = entries(PRICE, stage)
     assert {len(entry.settings) for entry in ours.values()} == {5}
-    prints = [
-        [config.fingerprint for _, config in entry.trials(scale="small", seeds=(0, 1))] for entry in ours.values()
-    ]
-    assert len({one for of in prints for one in of}) == 10 * len(ours)
+    prints = {
+        name: {config.fingerprint for _, config in entry.trials(scale="small", seeds=(0, 1))}
+        for name, entry in ours.items()
+    }
+    halves = [prints[name] for name in ours if name.startswith("One-pass LE-SAM, ")]
+    assert len(halves) == (2 if stage in (DIGITS, CONVOLUTIONAL) else 0)
+    if halves:  # its trials are some of theirs
+        assert prints.pop("One-pass LE-SAM") <= set.union(*halves)
+    assert len(set.union(*prints.values())) == 10 * len(prints)
     studied = next((one for one in STUDY.stages if one.recipe == stage.recipe), None)
     theirs = {} if studied is None else entries(STUDY, studied)
     shared = [name for name in ours if name in theirs]
@@ -177,7 +182,7 @@ def test_the_picture_has_two_panels_for_each_stage_with_the_means_of_the_table()
     left, right = figures([*found, *timed, *lost])["price"].axes[:2]
     assert {bars[0].get_xydata()[0][0] for bars in right.containers} == {3.5}
     assert left.get_ylim()[0] == pytest.approx(70.0 - 2 * 4.0)  # or the others would be one line
-    assert left.get_ylim()[1] > 74.0
+    assert 74.0 < left.get_ylim()[1] < 75.0  # no room for the way down to the lost one
     assert [text.get_text() for text in left.texts] == ["LookSAM: 20.0 \N{DOWNWARDS ARROW}"]
 
 

@@ -57,8 +57,8 @@ def test_a_flatter_network_is_judged_flatter():
     ]
     verdicts = {one.claim.text: one.verdict for one in judged(MLP, quantities(records))}
     for when in ("at equal epoch", "at equal loss"):
-        assert verdicts[f"SAM ends flatter than AdamW: largest eigenvalue {when}"] == "holds"
-        assert verdicts[f"LE-SAM ends flatter than SAM: trace {when}"] == "does not hold"
+        assert verdicts[f"SAM is flatter than AdamW: largest eigenvalue {when}"] == "holds"
+        assert verdicts[f"LE-SAM is flatter than SAM: trace {when}"] == "does not hold"
 
 
 def test_robustness_is_judged_like_accuracy():
