@@ -12,10 +12,10 @@ from ._norms import norm_parameters
 from ._one_pass import Momentum, Stale
 from ._radii import EstimatedBudget, Fixed, LossBudget, Radius
 from ._reuse import orthogonal
-from ._savers import RandomSubset, TopSamples
+from ._savers import BatchPart, RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
 from .kin import AESAM, CRSAM, EMASAM, WSAM, LookSAM, VaSSO
-from .loss_equated import LESAM, LESAMPlus, OnePassLESAM
+from .loss_equated import LESAM, LESAMPlus, OnePassLESAM, PartialLESAM
 from .methods import (
     ASAM,
     ESAM,
@@ -45,6 +45,7 @@ __all__ = [
     "SSAM",
     "WSAM",
     "Adaptive",
+    "BatchPart",
     "Averaged",
     "Combiner",
     "DiagonalFisher",
@@ -67,6 +68,7 @@ __all__ = [
     "Momentum",
     "Noise",
     "OnePassLESAM",
+    "PartialLESAM",
     "Radius",
     "RandomSubset",
     "SharpnessAware",

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from ._bases import Bases
 from ._leftovers import Leftover
 from ._step import Phase
+from .schedules import plain
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -166,6 +167,23 @@ def no_sample_choice(loop: Loop) -> None:
         )
 
 
+def share_of_the_batch(loop: Loop, share: float | None, how: str) -> float:
+    """The share of the batch that a first pass is on, which only the caller knows."""
+    if loop.parts.climbs_a_part and loop.passes > 1:
+        if share is None:
+            raise ValueError(
+                f"{loop.parts.part!r} climbs on a part of the batch, and the optimizer cannot see which: run the first "
+                f"pass on the first few = opt.parts.part.count(len(x)) samples and say so, {how}"
+            )
+        return plain("share", share, 0.0, 1.0, open_low=True)
+    if share is not None and loop.parts.part is None:
+        raise ValueError(
+            f"share={share!r} is for methods that climb on a part of the batch: lesam.PartialLESAM, or "
+            "SharpnessAware(..., part=lesam.BatchPart(share))"
+        )
+    return 1.0
+
+
 def two_passes_at_most(loop: Loop) -> None:
     """Refuse passes without a closure where there are three: after two of them nobody would run the third."""
     if loop.passes > 2:
@@ -197,6 +215,8 @@ def bare_pass(loop: Loop) -> None:
             "the gradients of the last step are still there: call opt.zero_grad() before the first pass, or run it "
             "inside `with opt.clean():`, which does that"
         )
+    if loop.parts.climbs_a_part:
+        share_of_the_batch(loop, None, "`with opt.clean(share=few / len(x)):`")
     if loop.parts.gate is not None:
         raise RuntimeError(f"{loop.parts.gate!r} decides after the first pass: run it inside `with opt.clean():`")
     if all(p.grad is None for p in loop.trainable()):

@@ -16,7 +16,7 @@ from ._directions import Ascent, Direction, given
 from ._gates import Gate
 from ._metrics import Metric
 from ._radii import Radius
-from ._savers import RandomSubset, TopSamples
+from ._savers import BatchPart, RandomSubset, TopSamples
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Parts:
     subset: RandomSubset | None = None
     samples: TopSamples | None = None
     gate: Gate | None = None
+    part: BatchPart | None = None
 
     def __post_init__(self) -> None:
         direction, metric, radius, combine = self.direction, self.metric, self.radius, self.combine
@@ -37,7 +38,7 @@ class Parts:
         for slot, kind in kinds:
             if not isinstance(slot, kind):
                 raise ValueError(f"{slot!r} is not a {kind.__name__.lower()}")
-        savers = ((self.subset, RandomSubset), (self.samples, TopSamples), (self.gate, Gate))
+        savers = ((self.subset, RandomSubset), (self.samples, TopSamples), (self.gate, Gate), (self.part, BatchPart))
         for saver, wanted in savers:
             if saver is not None and not isinstance(saver, wanted):
                 raise ValueError(f"{saver!r} is not a {wanted.__name__}")
@@ -63,6 +64,8 @@ class Parts:
                 f"{self.samples!r} cannot be used with {combine!r}: it chooses samples for the pass at w + eps, and "
                 "the pass at w - eps would choose others"
             )
+        if self.part is not None:
+            self._check_part(self.part)
         if direction.passes == 1:
             needing: tuple[tuple[object, bool], ...] = (
                 (metric, metric.needs_gradient),
@@ -70,6 +73,7 @@ class Parts:
                 (self.subset, self.subset is not None),
                 (self.samples, self.samples is not None),
                 (self.gate, self.gate is not None),
+                (self.part, self.part is not None),
             )
             for part, needs in needing:
                 if needs:
@@ -77,6 +81,24 @@ class Parts:
                         f"{part!r} cannot be used with {direction!r}: it needs the gradient at w, and a one-pass "
                         "direction never computes it"
                     )
+
+    def _check_part(self, part: BatchPart) -> None:
+        """Refuse what would descend with the gradient of a part, or choose samples of its own."""
+        combine = self.combine
+        descends = combine.mixes_gradient or bool(combine.products) or combine.mirrors
+        for other, clashes in ((combine, descends), (self.gate, self.gate is not None)):
+            if clashes:
+                raise ValueError(
+                    f"{part!r} cannot be used with {other!r}: a step descends with the first gradient or is measured "
+                    "by it, and here that is of a part of the batch"
+                )
+        if self.samples is not None:
+            raise ValueError(f"{part!r} cannot be used with {self.samples!r}, which compares the losses of all samples")
+
+    @property
+    def climbs_a_part(self) -> bool:
+        """Whether the first pass is on less than the batch."""
+        return self.part is not None and self.part.share < 1
 
     @property
     def remembers(self) -> tuple[str, ...]:
@@ -147,6 +169,8 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
         slope = space.dot(g, u, memory.scratch("backup")) / length
     elif slope is None and parts.radius.needs_slope:
         slope = length  # an estimate, for a radius that takes one
+    if slope is not None and ascent.share < 1:
+        slope = slope * ascent.share  # of the batch's mean loss, by the samples that were seen alone
 
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)
     if parts.subset is not None and not parts.radius.needs_slope:

@@ -40,8 +40,11 @@ def as_list(name: str, closure: object) -> list[Closure]:
     return closures
 
 
-def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
-    """All passes of a step, up to the combined gradient; returns the clean loss."""
+def run_passes(loop: Loop, first: list[Closure], second: list[Closure], share: float = 1.0) -> Any:
+    """All passes of a step, up to the combined gradient; returns the clean loss.
+
+    That of a ``share`` of the batch is nobody's: then it is the loss at the perturbed weights, as in a one-pass step.
+    """
     _checks.not_accumulated_by_accelerate()
     climbs, two, three = loop.climbs, loop.passes > 1, loop.passes == 3
     pairs = [(first, second)]
@@ -57,8 +60,10 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure]) -> Any:
     with loop.whole_or_nothing():
         for ascents, descents in pairs:
             if two:
-                with loop.first_pass(count=len(ascents)):
-                    losses.append(call(loop, ascents))
+                with loop.first_pass(count=len(ascents), share=share):
+                    loss = call(loop, ascents)
+                if not loop.parts.climbs_a_part:
+                    losses.append(loss)
             if loop.step.closed:
                 continue
             with loop.second_pass(count=len(descents)):

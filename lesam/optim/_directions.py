@@ -29,6 +29,7 @@ class Ascent:
     g_norm: Tensor | None
     bases: Bases
     root: Vector | None = None  # T of the metric P = T^2; None where it is the identity
+    share: float = 1.0  # of the batch, that g is of
 
     def work(self) -> Vector:
         """A work buffer to write ``u`` into."""

@@ -142,11 +142,12 @@ class Loop:
     # ------------------------------------------------------------------ g = gradient at w
 
     @contextmanager
-    def first_pass(self, scaler: Any = None, count: int = 1) -> Iterator[None]:
-        """Around the backward at ``w``, a sum over ``count`` micro-batches."""
+    def first_pass(self, scaler: Any = None, count: int = 1, share: float = 1.0) -> Iterator[None]:
+        """Around the backward at ``w``, a sum over ``count`` micro-batches, of a ``share`` of the batch."""
         step = self._open("clean()", scaler)
+        step.share = share
         with self.whole_or_nothing():
-            self._note_buffers(step)
+            before = self._note_buffers(step)
             if self.generators is not None:
                 step.random = RandomState(dict.fromkeys(p.device for p in step.perturbable), self.generators)
             with ExitStack() as around:
@@ -161,6 +162,8 @@ class Loop:
                 yield
                 _checks.passed(leftover, step.trainable, "first pass")
                 gradients.settle()
+            if before is not None and self.parts.climbs_a_part:
+                before.restore()  # statistics follow the pass that sees the whole batch
             divide(self._with_gradient("divided"), count)
             climbs = self.parts.gate is None or opened(self.parts.gate, self, step)
             step.phase = Phase.CLEANED
@@ -249,7 +252,7 @@ class Loop:
             with torch.no_grad():
                 divide(self._with_gradient("divided"), count)
                 self._combine(step, mix, skip)
-        if two and after_first is not None:
+        if two and after_first is not None and not self.parts.climbs_a_part:
             after_first.restore()
         step.finish_pair(two, self.parts.samples)
 

@@ -33,7 +33,7 @@ def perturb(loop: Loop, around: ExitStack, step: Step, keep_gradient: bool) -> T
     space = memory.space("participants", members)
     g: Vector | None = space.gradients() if direction.passes == 2 else None
     g_norm = None if g is None else space.norm(g)
-    ascent = Ascent(step.number, space, memory, g, g_norm, bases)
+    ascent = Ascent(step.number, space, memory, g, g_norm, bases, share=step.share)
     if g is None and all(p.grad is not None for p in members):
         g_norm = space.norm(space.gradients())  # clean() was used around a one-pass step: to be looked at only
     climbed = climb(loop.parts, ascent, keep_gradient or bool(direction.remembers))

@@ -1,4 +1,4 @@
-"""Cost savers: ESAM's two ways to spend less than two passes (Du et al., ICLR 2022)."""
+"""Cost savers: ESAM's two ways to spend less than two passes (Du et al., ICLR 2022), and a first pass on few samples."""
 
 from __future__ import annotations
 
@@ -64,3 +64,27 @@ class TopSamples:
 
     def __repr__(self) -> str:
         return f"TopSamples(gamma={self.gamma!r})"
+
+
+class BatchPart:
+    """Climb on a part of the batch: the first pass is on a ``share`` of its samples, the second on all of them.
+
+    The samples are the caller's to choose, the first :meth:`count` of a shuffled batch for example, who says with each
+    step what share they are: ``step(closure, ascent=part, share=...)`` or ``clean(share=...)``. A share of 1 is no part.
+
+    Example:
+        >>> BatchPart(share=0.1).count(64), BatchPart(share=0.1).count(8)
+        (6, 2)
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = plain("share", share, 0.0, 1.0, open_low=True)
+
+    def count(self, batch: int) -> int:
+        """Samples of the first pass: the share, rounded down, and at least two, of which BatchNorm can take a mean."""
+        if batch < 1:
+            raise ValueError(f"a batch has at least one sample, got {batch}")
+        return min(batch, max(2, int(self.share * batch + 1e-9)))
+
+    def __repr__(self) -> str:
+        return f"BatchPart(share={self.share!r})"

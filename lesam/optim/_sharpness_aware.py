@@ -26,11 +26,15 @@ from ._metrics import Euclidean, Metric
 from ._radii import Fixed, Radius
 from ._refresh import refresh
 from ._replay import generators_of
-from ._savers import RandomSubset, TopSamples
+from ._savers import BatchPart, RandomSubset, TopSamples
 from ._scaling import refuse_unscaled, tell_of_skip
 from ._step import SETTLED, Phase
 from ._workers import refuse_flattened
 from .schedules import Predicate, plain
+
+
+#: how a closure for a part of the batch is given
+PART = "opt.step(closure, ascent=closure_of_few, share=few / len(x))"
 
 
 class SharpnessAware(torch.optim.Optimizer):
@@ -58,6 +62,7 @@ class SharpnessAware(torch.optim.Optimizer):
         combine: Which mixture of the two gradients to descend with; also any ``(gg, gh, hh) -> (a, b)``.
         subset: Climb on a random subset of the tensors only.
         samples: Take the second gradient on the sharpest samples only.
+        part: Run the first pass on a part of the batch only.
         gate: Decides after the first pass of a step whether it climbs, which waits for the device once; default always.
         model: If given, BatchNorm running statistics follow the clean pass only (or the only pass of a one-pass
             method), and a DistributedDataParallel model can run the first pass without communication.
@@ -101,6 +106,7 @@ class SharpnessAware(torch.optim.Optimizer):
         subset: RandomSubset | None = None,
         samples: TopSamples | None = None,
         gate: Gate | None = None,
+        part: BatchPart | None = None,
         model: nn.Module | None = None,
         buffers: str | Sequence[str] = "batchnorm",
         perturb: Iterable[Tensor] | None = None,
@@ -118,6 +124,7 @@ class SharpnessAware(torch.optim.Optimizer):
             subset=subset,
             samples=samples,
             gate=gate,
+            part=part,
         )
         parts.check_bases(bases)
         _checks.options(model, when, perturbation)
@@ -220,8 +227,9 @@ class SharpnessAware(torch.optim.Optimizer):
         *,
         ascent: Closure | Sequence[Closure] | None = None,
         sample_losses: SampleLosses | None = None,
+        share: float | None = None,
     ) -> Any:
-        """Take one step; returns the clean loss (the only loss there is, in a one-pass step).
+        """Take one step; returns the clean loss (the only one of the whole batch, where there is no clean one).
 
         Args:
             closure: Clears the gradients, computes the loss, calls ``backward()`` and returns the loss. Or a list of
@@ -230,6 +238,7 @@ class SharpnessAware(torch.optim.Optimizer):
             ascent: For the first pass, if its loss is another one.
             sample_losses: ``fn(indices=None)`` returning the loss of each sample (of those samples), instead of a
                 closure: for :class:`TopSamples`.
+            share: Of the batch that ``ascent`` is on: for :class:`BatchPart`.
         """
         loop = self._loop
         loop.step.expect("step()", Phase.IDLE, Phase.READY)
@@ -240,13 +249,15 @@ class SharpnessAware(torch.optim.Optimizer):
         elif sample_losses is not None:
             if closure is not None or ascent is not None:
                 raise ValueError("give either closure (and ascent) or sample_losses, not both")
+            _checks.share_of_the_batch(loop, None, PART)
             passes = SamplePasses(sample_losses, loop.parts.samples, self.zero_grad)
             loss = run_passes(loop, [passes.first], [passes.second])
         elif closure is not None:
             _checks.no_sample_choice(loop)
             second = as_list("closure", closure)
             _checks.no_other_ascent(loop, ascent)
-            loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second)
+            share = _checks.share_of_the_batch(loop, None if ascent is None else share, PART)
+            loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second, share)
         else:
             return _checkpoint.allocate(loop)
         if not loop.take(scale, found_inf):
@@ -255,14 +266,19 @@ class SharpnessAware(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ without a closure
 
-    def clean(self, scaler: Any = None) -> AbstractContextManager[None]:
+    def clean(self, scaler: Any = None, *, share: float | None = None) -> AbstractContextManager[None]:
         """Around the first backward, at ``w``: records what the second pass has to replay.
 
         Optional: after a bare ``backward()`` dropout is not replayed, and BatchNorm statistics cannot be undone.
+
+        Args:
+            scaler: A ``torch.amp.GradScaler``, if the loss is scaled.
+            share: Of the batch that this pass is on: for :class:`BatchPart`, where it is no option.
         """
         _checks.no_sample_choice(self._loop)
         _checks.two_passes_at_most(self._loop)
-        return self._loop.first_pass(scaler)
+        share = _checks.share_of_the_batch(self._loop, share, "`with opt.clean(share=few / len(x)):`")
+        return self._loop.first_pass(scaler, share=share)
 
     def perturbed(self, scaler: Any = None) -> AbstractContextManager[None]:
         """Around the second (or only) backward, at ``w + eps``; leaves the combined gradient in ``.grad``.

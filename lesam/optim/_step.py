@@ -72,6 +72,7 @@ class Step:
     closed: bool = False  # whether it takes one pass because of what the first pass showed
     noted: dict[str, float] = field(default_factory=dict)  # numbers to keep if the step is taken
     beside: bool = False  # whether a part of the step goes beside the base optimizer's
+    share: float = 1.0  # of the batch, that the first pass is on
     truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
     cost: float = 0.0  # passes spent, over all pairs
     refresh_cost: float = 0.0
@@ -86,7 +87,7 @@ class Step:
     def finish_pair(self, two: bool, samples: TopSamples | None) -> None:
         """One more pair of passes is done. A forward costs a third of a pass, and so does each half of a backward."""
         second = 1.0 if samples is None or samples.gamma == 1.0 else 1 / 3 + samples.gamma
-        self.cost += 1.0 - self.truncated / 3 + second if two else 1.0
+        self.cost += self.share * (1.0 - self.truncated / 3) + second if two else 1.0
         self.pairs += 1
         self.phase = Phase.READY
 

@@ -10,6 +10,7 @@ from ._bases import Base
 from ._combiners import excess
 from ._one_pass import Stale
 from ._radii import EstimatedBudget, LossBudget
+from ._savers import BatchPart
 from ._sharpness_aware import SharpnessAware
 from .schedules import Scalar
 
@@ -131,3 +132,58 @@ class OnePassLESAM(SharpnessAware):
         **options: Any,
     ) -> None:
         super().__init__(base, direction=Stale(theta), radius=EstimatedBudget(sigma, rho_max, varrho), **options)
+
+
+class PartialLESAM(SharpnessAware):
+    r"""LE-SAM that climbs on a part of the batch: nearly its gain for little more than one pass.
+
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{p\,\lVert g_p\rVert + \varrho},\ \rho_{max}\right), \qquad
+              \epsilon = \rho_t\, \frac{g_p}{\lVert g_p\rVert}, \qquad g_p = \nabla L_p(w)
+
+    The first pass is on a share :math:`p` of the batch, the second on all of it; a step costs :math:`1 + p` passes. The
+    mean loss of the batch then rises by :math:`\sigma`, to first order, through the samples of the part alone: each of
+    them rises by :math:`\sigma / p`. So budgets are about those of :class:`LESAM`. There is no loss of the whole batch
+    at :math:`w`: a step returns that at :math:`w + \epsilon`.
+
+    Args:
+        base: The optimizer to wrap.
+        sigma: The loss budget.
+        share: Of the batch, for the first pass; 1 is LE-SAM. Each step says what share its own first pass is on.
+        rho_max: Cap on the radius, or None.
+        varrho: Keeps the division finite.
+        **options: Those of :class:`SharpnessAware`; BatchNorm statistics follow the second pass, which sees the batch.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 2)
+        >>> x, y = torch.randn(40, 3), torch.randint(0, 2, (40,))
+        >>> opt = PartialLESAM(torch.optim.SGD(model.parameters(), lr=0.1), sigma=0.2, share=0.1)
+        >>> def passing(x, y):
+        ...     def closure():
+        ...         opt.zero_grad()
+        ...         loss = torch.nn.functional.cross_entropy(model(x), y)
+        ...         loss.backward()
+        ...         return loss
+        ...     return closure
+        >>> few = opt.few(len(x))
+        >>> loss = opt.step(passing(x, y), ascent=passing(x[:few], y[:few]), share=few / len(x))
+        >>> few, round(opt.last.cost.item(), 2)
+        (4, 1.1)
+    """
+
+    title = "Partial LE-SAM"
+
+    def __init__(
+        self,
+        base: Base,
+        sigma: Scalar = 0.2,
+        share: float = 0.1,
+        rho_max: Scalar | None = 0.4,
+        varrho: float = 1e-12,
+        **options: Any,
+    ) -> None:
+        super().__init__(base, radius=LossBudget(sigma, rho_max, varrho), part=BatchPart(share), **options)
+
+    def few(self, batch: int) -> int:
+        """Samples of the first pass, for a batch of that many."""
+        part: BatchPart = self.parts.part  # type: ignore[assignment]
+        return part.count(batch)

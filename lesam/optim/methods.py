@@ -15,7 +15,7 @@ from ._radii import Fixed
 from ._savers import RandomSubset, TopSamples
 from ._sharpness_aware import SharpnessAware
 from .kin import KIN
-from .loss_equated import LESAM, LESAMPlus, OnePassLESAM
+from .loss_equated import LESAM, LESAMPlus, OnePassLESAM, PartialLESAM
 from .schedules import Scalar
 
 
@@ -255,6 +255,6 @@ class S2SAM(SharpnessAware):
 
 PUBLISHED = (SAM, ASAM, FisherSAM, EigenSAM, FriendlySAM, GSAM, SSAM, ESAM, MSAM, S2SAM, LESAM, LESAMPlus)
 METHODS: dict[str, type[SharpnessAware]] = {
-    method.__name__.lower(): method for method in (*PUBLISHED, *KIN, OnePassLESAM)
+    method.__name__.lower(): method for method in (*PUBLISHED, *KIN, OnePassLESAM, PartialLESAM)
 }
 """The published methods by the name that the command line and configurations use: ``"lesam"`` is :class:`LESAM`."""

@@ -47,6 +47,7 @@ NETWORKS: dict[str, Network] = {
             "lesam": {"sigma": 0.3, "rho_max": None},
             "lesamplus": {"sigma": 0.2, "rho_max": None},
             "onepasslesam": {"sigma": 0.2, "rho_max": None},
+            "partiallesam": {"sigma": 0.2, "rho_max": None},
         },
     ),
     "cnn": Network(
@@ -67,6 +68,7 @@ NETWORKS: dict[str, Network] = {
             "lesam": {"sigma": 0.1, "rho_max": None},
             "lesamplus": {"sigma": 0.05, "rho_max": None},
             "onepasslesam": {"sigma": 0.05, "rho_max": None},
+            "partiallesam": {"sigma": 0.05, "rho_max": None},
         },
     ),
 }

@@ -51,6 +51,18 @@ class CrossEntropy(Objective):
         """Mean loss of some images."""
         return self._losses(images, labels, "mean")
 
+    def part(self, few: Callable[[int], int]) -> tuple[Callable[[], Tensor], float]:
+        """The mean loss of the first images, and their share of the batch."""
+        count = few(len(self.images))
+
+        def loss() -> Tensor:
+            counted = self.correct
+            found = self.mean_loss(self.images[:count], self.labels[:count])
+            self.correct = counted
+            return found
+
+        return loss, count / len(self.images)
+
     def divided(self, parts: int) -> list[Callable[[], Tensor]]:
         """The mean losses of equal parts of the batch."""
         if len(self.images) % parts:

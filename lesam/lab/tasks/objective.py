@@ -34,6 +34,13 @@ class Objective:
         """Loss of each sample, or of the chosen ones."""
         raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
 
+    def part(self, few: Callable[[int], int]) -> tuple[Callable[[], Tensor], float]:
+        """The mean loss of the first few samples of a batch of so many, and their share of it.
+
+        Their answers do not count as those of the batch.
+        """
+        raise ValueError("this kind of training cannot climb on a part of the batch: optimizer.share must be 1")
+
     def divided(self, parts: int) -> list[Callable[[], Tensor]]:
         """The mean losses of equal parts of the batch, to be called in any order and any number of times."""
         raise ValueError("this kind of training has no optimizer.micro_batches: leave it at 1")

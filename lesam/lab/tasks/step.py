@@ -24,21 +24,36 @@ def make_stepper(
     """The way to take a step: plain, with a closure, with sample losses, or in two contexts for fp16."""
     if config.method in PLAIN:
         return _plain(config, optimizer, objective, scaler)
+    if climbs_a_part(config) and (config.micro_batches > 1 or objective.ascent_loss is not None):
+        raise ValueError(
+            f"{config.method} climbs on a part of the batch, which a batch of micro-batches and a task that climbs "
+            "another loss do not have: set optimizer.share=1"
+        )
     if scaler is not None and config.micro_batches > 1:
         raise ValueError("optimizer.micro_batches has no fp16 path; use --precision bf16-mixed")
     if scaler is not None:
         return _scaled(config, optimizer, objective, scaler)
     if config.method == "esam":
         return _sampled(optimizer, objective)
+    if climbs_a_part(config):
+        return _partial(optimizer, objective)
     if config.micro_batches > 1:
         return _divided(optimizer, objective, config.micro_batches)
     return _closure(optimizer, objective)
 
 
-def _closure(optimizer: Any, objective: Objective) -> Stepper:
-    def descend() -> Tensor:
+def _passing(optimizer: Any, objective: Objective, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A closure as optimizers want it."""
+
+    def closure() -> Tensor:
         optimizer.zero_grad()
-        return objective.backward(objective.loss())
+        return objective.backward(loss())
+
+    return closure
+
+
+def _closure(optimizer: Any, objective: Objective) -> Stepper:
+    descend = _passing(optimizer, objective, objective.loss)
 
     def climb() -> Tensor:
         optimizer.zero_grad()
@@ -53,16 +68,25 @@ def _closure(optimizer: Any, objective: Objective) -> Stepper:
     return step
 
 
-def _divided(optimizer: Any, objective: Objective, parts: int) -> Stepper:
-    def passing(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            return objective.backward(loss())
+def climbs_a_part(config: OptimizerConfig) -> bool:
+    """Whether the first pass of a step is on less than the batch."""
+    return bool(getattr(config, "share", 1.0) < 1)
 
-        return closure
+
+def _partial(optimizer: Any, objective: Objective) -> Stepper:
+    descend = _passing(optimizer, objective, objective.loss)
 
     def step() -> Outcome:
-        optimizer.step([passing(loss) for loss in objective.divided(parts)])
+        loss, share = objective.part(optimizer.few)
+        optimizer.step(descend, ascent=_passing(optimizer, objective, loss), share=share)
+        return _outcome(objective, seen(optimizer))
+
+    return step
+
+
+def _divided(optimizer: Any, objective: Objective, parts: int) -> Stepper:
+    def step() -> Outcome:
+        optimizer.step([_passing(optimizer, objective, loss) for loss in objective.divided(parts)])
         return _outcome(objective, seen(optimizer))
 
     return step
@@ -96,7 +120,11 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
             objective.correct = None
         optimizer.zero_grad()
         clean = second = None
-        if optimizer.passes == 2:
+        if optimizer.passes == 2 and climbs_a_part(config):
+            loss, share = objective.part(optimizer.few)
+            with optimizer.clean(scaler=scaler, share=share):
+                objective.backward(loss())
+        elif optimizer.passes == 2:
             with optimizer.clean(scaler=scaler):
                 clean = objective.climb()
         if clean is None or optimizer.passes == 2:  # else a gate has decided that one pass is enough
