@@ -29,6 +29,11 @@ pytestmark = [
 ]
 
 
+def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest):
+    """Or the site is built in each, and tests that start processes fight over the cores."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@website")
+
+
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     """What `make docs` runs, with another project and another target."""
     command = re.search(r"python -m (mkdocs build .+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -1,7 +1,7 @@
 """The optimizers: one loop, its parts, and the published methods. Depends on torch alone."""
 
 from . import schedules
-from ._averages import Averaged, Drift
+from ._averages import Averaged, Blended, Drift
 from ._combiners import Combiner, excess, gap, perturbed, renormalized, weighted
 from ._directions import Direction, Gradient, Noise, TopEigenvector
 from ._gates import Gate, LargeGradients
@@ -45,8 +45,9 @@ __all__ = [
     "SSAM",
     "WSAM",
     "Adaptive",
-    "BatchPart",
     "Averaged",
+    "BatchPart",
+    "Blended",
     "Combiner",
     "DiagonalFisher",
     "Direction",

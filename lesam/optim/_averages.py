@@ -1,4 +1,4 @@
-"""Directions made of running averages: of the gradient (VaSSO), and of the weights (EMA-SAM)."""
+"""Directions made of running averages: of the gradient (VaSSO, Partial LE-SAM), and of the weights (EMA-SAM)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ._arithmetic import Space, Vector
 from ._bases import Bases
 from ._directions import Ascent, Direction, Way, given
 from ._memory import Memory
+from ._one_pass import Stale
 from .schedules import Scalar, checked, value_at
 
 
@@ -38,6 +39,53 @@ class Averaged(Direction):
 
     def __repr__(self) -> str:
         return f"Averaged(theta={self.theta!r})"
+
+
+class Blended(Stale):
+    r"""The gradient of a part of the batch, and an average of earlier steps for the rest of it (Partial LE-SAM).
+
+    .. math:: u_t = \min(1, \kappa p)\, g_p + (1 - p)\, d_{t-1}, \qquad d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t
+
+    :math:`g_p` is the gradient of a share :math:`p` of the batch, and :math:`\lVert u\rVert` the estimate of the slope of
+    the whole batch's loss. With :math:`\kappa = 1` it would be that of the best guess at its gradient, in which the
+    samples that were seen count little; :math:`\kappa` weighs them up, because what they have of their own is what a
+    sharpness-aware step is after. A first pass on the whole batch climbs along its gradient. A parameter's first step has
+    no average: ``u = g``.
+
+    Args:
+        theta: Weight of the newest gradient in the average.
+        weight: :math:`\kappa`, weight of the part in multiples of its share.
+
+    Example:
+        >>> Blended().passes, Blended(theta=0.5)
+        (2, Blended(theta=0.5, weight=3.0))
+    """
+
+    passes = 2
+    slope_known = True
+    slope_estimated = False
+
+    def __init__(self, theta: Scalar = 0.2, weight: Scalar = 3.0) -> None:
+        super().__init__(theta)
+        self.weight = checked("weight", weight)
+
+    def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:
+        return parameter.grad is not None
+
+    def vector(self, ascent: Ascent) -> Way:
+        space, memory = ascent.space, ascent.memory
+        part, rest = min(1.0, value_at(self.weight, ascent.step) * ascent.share), 1.0 - ascent.share
+        if rest == 0.0:
+            return Way(given(ascent.g))
+        u = ascent.work()
+        space.copy_(u, given(ascent.g))
+        known = [memory.knows("stale gradient", parameter) for parameter in space.parameters]
+        space.lerp_(u, memory.recall("stale gradient", space), [rest / (part + rest) if one else 0.0 for one in known])
+        length = space.norm(u) if ascent.root is None else None
+        return Way(u, length=length, slope=None if length is None else length * (part + rest))
+
+    def __repr__(self) -> str:
+        return f"Blended(theta={self.theta!r}, weight={self.weight!r})"
 
 
 class Drift(Direction):

@@ -167,21 +167,22 @@ def no_sample_choice(loop: Loop) -> None:
         )
 
 
-def share_of_the_batch(loop: Loop, share: float | None, how: str) -> float:
-    """The share of the batch that a first pass is on, which only the caller knows."""
-    if loop.parts.climbs_a_part and loop.passes > 1:
-        if share is None:
+def share_of_the_batch(loop: Loop, share: float | None, ascent: object = None) -> float:
+    """The share of the batch that a first pass is on, which only the caller knows: all of it unless said otherwise."""
+    part = loop.parts.part
+    if share is None:
+        if part is not None and part.share < 1 and ascent is not None:
             raise ValueError(
-                f"{loop.parts.part!r} climbs on a part of the batch, and the optimizer cannot see which: run the first "
-                f"pass on the first few = opt.parts.part.count(len(x)) samples and say so, {how}"
+                f"{part!r} climbs on a part of the batch, and the optimizer cannot see how much of it ascent= is on: "
+                "say so, opt.step(closure, ascent=ascent, share=few / len(x)), or share=1"
             )
-        return plain("share", share, 0.0, 1.0, open_low=True)
-    if share is not None and loop.parts.part is None:
+        return 1.0
+    if part is None:
         raise ValueError(
             f"share={share!r} is for methods that climb on a part of the batch: lesam.PartialLESAM, or "
             "SharpnessAware(..., part=lesam.BatchPart(share))"
         )
-    return 1.0
+    return plain("share", share, 0.0, 1.0, open_low=True)
 
 
 def two_passes_at_most(loop: Loop) -> None:
@@ -215,8 +216,6 @@ def bare_pass(loop: Loop) -> None:
             "the gradients of the last step are still there: call opt.zero_grad() before the first pass, or run it "
             "inside `with opt.clean():`, which does that"
         )
-    if loop.parts.climbs_a_part:
-        share_of_the_batch(loop, None, "`with opt.clean(share=few / len(x)):`")
     if loop.parts.gate is not None:
         raise RuntimeError(f"{loop.parts.gate!r} decides after the first pass: run it inside `with opt.clean():`")
     if all(p.grad is None for p in loop.trainable()):

@@ -96,11 +96,6 @@ class Parts:
             raise ValueError(f"{part!r} cannot be used with {self.samples!r}, which compares the losses of all samples")
 
     @property
-    def climbs_a_part(self) -> bool:
-        """Whether the first pass is on less than the batch."""
-        return self.part is not None and self.part.share < 1
-
-    @property
     def remembers(self) -> tuple[str, ...]:
         """Names of the buffers that are kept from step to step."""
         return self.direction.remembers + self.combine.remembers
@@ -164,13 +159,13 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
         length = given(ascent.g_norm) if along_gradient else space.norm(u)
 
     if slope is None and along_gradient:
-        slope = length  # <g, P g> / sqrt(g' P g)
+        slope = (
+            length * ascent.share if ascent.share < 1 else length
+        )  # <g, P g> / sqrt(g' P g), of the batch by its part
     elif slope is None and parts.radius.needs_slope and g is not None:
-        slope = space.dot(g, u, memory.scratch("backup")) / length
+        slope = ascent.share * space.dot(g, u, memory.scratch("backup")) / length
     elif slope is None and parts.radius.needs_slope:
         slope = length  # an estimate, for a radius that takes one
-    if slope is not None and ascent.share < 1:
-        slope = slope * ascent.share  # of the batch's mean loss, by the samples that were seen alone
 
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)
     if parts.subset is not None and not parts.radius.needs_slope:

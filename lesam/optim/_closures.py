@@ -62,7 +62,7 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure], share: f
             if two:
                 with loop.first_pass(count=len(ascents), share=share):
                     loss = call(loop, ascents)
-                if not loop.parts.climbs_a_part:
+                if share == 1:
                     losses.append(loss)
             if loop.step.closed:
                 continue

@@ -51,6 +51,7 @@ class Way(NamedTuple):
     u: Vector
     length: Tensor | None = None  # sqrt(u' P u) unless given
     slope: Tensor | None = None  # <g, eps_hat>, where the direction knows it
+    slope_by_length: float | None = None  # or estimates it as a multiple of the length
     sign: float = 1.0  # -1 to climb against u
     downhill: bool = False  # u is what the base descends along, ``maximize`` included; not a gradient
 

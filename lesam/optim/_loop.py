@@ -162,7 +162,7 @@ class Loop:
                 yield
                 _checks.passed(leftover, step.trainable, "first pass")
                 gradients.settle()
-            if before is not None and self.parts.climbs_a_part:
+            if before is not None and share < 1:
                 before.restore()  # statistics follow the pass that sees the whole batch
             divide(self._with_gradient("divided"), count)
             climbs = self.parts.gate is None or opened(self.parts.gate, self, step)
@@ -252,7 +252,7 @@ class Loop:
             with torch.no_grad():
                 divide(self._with_gradient("divided"), count)
                 self._combine(step, mix, skip)
-        if two and after_first is not None and not self.parts.climbs_a_part:
+        if two and after_first is not None and step.share == 1:
             after_first.restore()
         step.finish_pair(two, self.parts.samples)
 

@@ -1,4 +1,4 @@
-"""Cost savers: ESAM's two ways to spend less than two passes (Du et al., ICLR 2022), and a first pass on few samples."""
+"""Cost savers: ESAM's two ways to spend less than two passes (Du et al., ICLR 2022), and a first pass on a part."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ class TopSamples:
 class BatchPart:
     """Climb on a part of the batch: the first pass is on a ``share`` of its samples, the second on all of them.
 
-    The samples are the caller's to choose, the first :meth:`count` of a shuffled batch for example, who says with each
-    step what share they are: ``step(closure, ascent=part, share=...)`` or ``clean(share=...)``. A share of 1 is no part.
+    The samples are the caller's to choose, for example the first :meth:`count` of a shuffled batch. Each step says what
+    share they are, ``step(closure, ascent=part, share=...)`` or ``clean(share=...)``; one that does not is on the whole
+    batch, and is what it would be without this part.
 
     Example:
         >>> BatchPart(share=0.1).count(64), BatchPart(share=0.1).count(8)

@@ -33,10 +33,6 @@ from ._workers import refuse_flattened
 from .schedules import Predicate, plain
 
 
-#: how a closure for a part of the batch is given
-PART = "opt.step(closure, ascent=closure_of_few, share=few / len(x))"
-
-
 class SharpnessAware(torch.optim.Optimizer):
     r"""A base optimizer fed with gradients taken uphill.
 
@@ -238,7 +234,7 @@ class SharpnessAware(torch.optim.Optimizer):
             ascent: For the first pass, if its loss is another one.
             sample_losses: ``fn(indices=None)`` returning the loss of each sample (of those samples), instead of a
                 closure: for :class:`TopSamples`.
-            share: Of the batch that ``ascent`` is on: for :class:`BatchPart`.
+            share: Of the batch that ``ascent`` is on, for :class:`BatchPart`; without ``ascent`` it is all of it.
         """
         loop = self._loop
         loop.step.expect("step()", Phase.IDLE, Phase.READY)
@@ -247,17 +243,18 @@ class SharpnessAware(torch.optim.Optimizer):
             loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
             loop.step.loss = None if loss is None else as_scalar(loss)
         elif sample_losses is not None:
-            if closure is not None or ascent is not None:
-                raise ValueError("give either closure (and ascent) or sample_losses, not both")
-            _checks.share_of_the_batch(loop, None, PART)
+            if closure is not None or ascent is not None or share is not None:
+                raise ValueError("give either closure (and ascent, share) or sample_losses, not both")
             passes = SamplePasses(sample_losses, loop.parts.samples, self.zero_grad)
             loss = run_passes(loop, [passes.first], [passes.second])
         elif closure is not None:
             _checks.no_sample_choice(loop)
             second = as_list("closure", closure)
             _checks.no_other_ascent(loop, ascent)
-            share = _checks.share_of_the_batch(loop, None if ascent is None else share, PART)
-            loss = run_passes(loop, second if ascent is None else as_list("ascent", ascent), second, share)
+            if share is not None and ascent is None:
+                raise ValueError(f"share={share!r} says how much of the batch ascent= is on: give both, or neither")
+            first = second if ascent is None else as_list("ascent", ascent)
+            loss = run_passes(loop, first, second, _checks.share_of_the_batch(loop, share, ascent))
         else:
             return _checkpoint.allocate(loop)
         if not loop.take(scale, found_inf):
@@ -273,12 +270,11 @@ class SharpnessAware(torch.optim.Optimizer):
 
         Args:
             scaler: A ``torch.amp.GradScaler``, if the loss is scaled.
-            share: Of the batch that this pass is on: for :class:`BatchPart`, where it is no option.
+            share: Of the batch that this pass is on, for :class:`BatchPart`; default all of it.
         """
         _checks.no_sample_choice(self._loop)
         _checks.two_passes_at_most(self._loop)
-        share = _checks.share_of_the_batch(self._loop, share, "`with opt.clean(share=few / len(x)):`")
-        return self._loop.first_pass(scaler, share=share)
+        return self._loop.first_pass(scaler, share=_checks.share_of_the_batch(self._loop, share))
 
     def perturbed(self, scaler: Any = None) -> AbstractContextManager[None]:
         """Around the second (or only) backward, at ``w + eps``; leaves the combined gradient in ``.grad``.

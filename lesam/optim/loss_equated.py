@@ -6,6 +6,7 @@ from typing import Any
 
 import torch  # noqa: F401 -- for the examples
 
+from ._averages import Blended
 from ._bases import Base
 from ._combiners import excess
 from ._one_pass import Stale
@@ -135,20 +136,25 @@ class OnePassLESAM(SharpnessAware):
 
 
 class PartialLESAM(SharpnessAware):
-    r"""LE-SAM that climbs on a part of the batch: nearly its gain for little more than one pass.
+    r"""LE-SAM whose first pass is on a part of the batch: about its gain for little more than one pass.
 
-    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{p\,\lVert g_p\rVert + \varrho},\ \rho_{max}\right), \qquad
-              \epsilon = \rho_t\, \frac{g_p}{\lVert g_p\rVert}, \qquad g_p = \nabla L_p(w)
+    .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert u\rVert + \varrho},\ \rho_{max}\right), \qquad
+              \epsilon = \rho_t\, \frac{u}{\lVert u\rVert}, \qquad
+              u = \min(1, \kappa p)\, g_p + (1 - p)\, d_{t-1}, \qquad
+              d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t
 
-    The first pass is on a share :math:`p` of the batch, the second on all of it; a step costs :math:`1 + p` passes. The
-    mean loss of the batch then rises by :math:`\sigma`, to first order, through the samples of the part alone: each of
-    them rises by :math:`\sigma / p`. So budgets are about those of :class:`LESAM`. There is no loss of the whole batch
-    at :math:`w`: a step returns that at :math:`w + \epsilon`.
+    The first pass gives :math:`g_p`, the gradient of a share :math:`p` of the batch; an average of the gradients that
+    earlier steps descended with stands for the rest, and the length of the two for the slope. The second pass is on
+    the whole batch, so a step costs :math:`1 + p` passes. There is no loss of the whole batch at :math:`w`: a step
+    returns that at :math:`w + \epsilon`. As in LE-SAM, gradients must be those of mean losses, unscaled and unclipped.
 
     Args:
         base: The optimizer to wrap.
         sigma: The loss budget.
-        share: Of the batch, for the first pass; 1 is LE-SAM. Each step says what share its own first pass is on.
+        share: Of the batch, for the first pass: what :meth:`few` counts by. Each step says what share its own first
+            pass is on; one that does not is LE-SAM's, at two passes.
+        theta: Weight of the newest gradient in the average.
+        weight: :math:`\kappa`, weight of the part in multiples of its share.
         rho_max: Cap on the radius, or None.
         varrho: Keeps the division finite.
         **options: Those of :class:`SharpnessAware`; BatchNorm statistics follow the second pass, which sees the batch.
@@ -175,13 +181,16 @@ class PartialLESAM(SharpnessAware):
     def __init__(
         self,
         base: Base,
-        sigma: Scalar = 0.2,
+        sigma: Scalar = 0.35,
         share: float = 0.1,
+        theta: Scalar = 0.2,
+        weight: Scalar = 3.0,
         rho_max: Scalar | None = 0.4,
         varrho: float = 1e-12,
         **options: Any,
     ) -> None:
-        super().__init__(base, radius=LossBudget(sigma, rho_max, varrho), part=BatchPart(share), **options)
+        radius = LossBudget(sigma, rho_max, varrho)
+        super().__init__(base, direction=Blended(theta, weight), radius=radius, part=BatchPart(share), **options)
 
     def few(self, batch: int) -> int:
         """Samples of the first pass, for a batch of that many."""

@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "msam": {"rho": 0.3},
     "s2sam": {"rho": 0.1},
     "onepasslesam": {"sigma": 0.05, "rho_max": None},
+    "partiallesam": {"sigma": 0.05, "rho_max": None},
     "aesam": {"rho": 0.1, "threshold": 0.3, "decay": 0.7},
 }
 

@@ -48,6 +48,7 @@ ONE_OF_EACH = [
     Case("aesam", {"rho": 0.1, "threshold": 0.3, "decay": 0.7}),
     Case("crsam", {"rho": 0.1, "alpha": 0.3, "beta": 0.1}),
     Case("onepasslesam", {"sigma": 0.05, "theta": 0.6, "rho_max": 0.2}),
+    Case("partiallesam", {"sigma": 0.05, "rho_max": 0.2}),  # of whole batches; parts: test_part_of_the_batch
 ]
 ONE_PASS = ("msam", "s2sam", "emasam", "onepasslesam")
 CLOSURES_ONLY = ("crsam",)  # three passes

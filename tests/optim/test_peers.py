@@ -384,6 +384,7 @@ def test_signatures_are_those_of_the_documentation():
         "aesam": {"rho": 0.05, "threshold": 0.0, "decay": 0.9},
         "crsam": {"rho": 0.05, "alpha": 0.1, "beta": 0.01},
         "onepasslesam": {"sigma": 0.2, "theta": 0.2, "rho_max": 0.4, "varrho": 1e-12},
+        "partiallesam": {"sigma": 0.35, "share": 0.1, "theta": 0.2, "weight": 3.0, "rho_max": 0.4, "varrho": 1e-12},
     }
     assert set(expected) == set(lesam.METHODS)
     for name, defaults in expected.items():

@@ -30,6 +30,7 @@ RADIUS_ZERO = [
     Case("aesam", {"rho": 0.0}),
     Case("crsam", {"rho": 0.0}),
     Case("onepasslesam", {"sigma": 0.0}),
+    Case("partiallesam", {"sigma": 0.0}),
 ]
 
 

@@ -69,6 +69,14 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "rho_max": NO_NUMBERS,
         "varrho": [*NO_NUMBERS, None],
     },
+    "partiallesam": {
+        "sigma": [*NO_NUMBERS, None],
+        "share": [*NO_NUMBERS, None, 0.0, 1.5],
+        "theta": [*NO_NUMBERS, None, 1.5],
+        "weight": [*NO_NUMBERS, None],
+        "rho_max": NO_NUMBERS,
+        "varrho": [*NO_NUMBERS, None],
+    },
     "crsam": {name: [*NO_NUMBERS, None] for name in ("rho", "alpha", "beta")},
     "aesam": {
         "rho": [*NO_NUMBERS, None],

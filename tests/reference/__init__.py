@@ -21,6 +21,7 @@ from .long_hand import Reference
 from .look_sam import LookSAMReference
 from .msam import MSAMReference
 from .one_pass_lesam import OnePassLESAMReference
+from .partial_lesam import PartialLESAMReference
 from .s2_sam import S2SAMReference
 from .sam import SAMReference
 from .ssam import SSAMReference
@@ -47,6 +48,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "aesam": AESAMReference,
     "crsam": CRSAMReference,
     "onepasslesam": OnePassLESAMReference,
+    "partiallesam": PartialLESAMReference,
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "LookSAMReference",
     "MSAMReference",
     "OnePassLESAMReference",
+    "PartialLESAMReference",
     "Reference",
     "S2SAMReference",
     "SAMReference",

@@ -91,6 +91,7 @@ ONE_DIMENSIONAL_UPDATE: dict[str, tuple[dict[str, Any], float]] = {
     "emasam": ({"rho": 0.5}, H * W),
     "crsam": ({"rho": 0.5, "alpha": 0.3, "beta": 0.1}, H * (W + 0.5) + 0.1 * H * 1.0),  # of no third derivative
     "onepasslesam": ({"sigma": 0.5}, H * W),
+    "partiallesam": ({"sigma": 1.5, "rho_max": None}, H * W + 1.5 / W),  # the part is the whole
     "aesam": ({"rho": 0.5}, H * (W + 0.5)),  # the average has only a tenth of the first gradient
 }
 

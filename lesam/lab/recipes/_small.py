@@ -26,7 +26,7 @@ START: Mapping[str, Settings] = {
     "lesam": {"sigma": 0.2, "rho_max": None},
     "lesamplus": {"sigma": 0.1, "rho_max": None},
     "onepasslesam": {"sigma": 0.1, "rho_max": None},
-    "partiallesam": {"sigma": 0.1, "rho_max": None},
+    "partiallesam": {"sigma": 0.4, "rho_max": None},
 }
 
 

@@ -47,7 +47,7 @@ NETWORKS: dict[str, Network] = {
             "lesam": {"sigma": 0.3, "rho_max": None},
             "lesamplus": {"sigma": 0.2, "rho_max": None},
             "onepasslesam": {"sigma": 0.2, "rho_max": None},
-            "partiallesam": {"sigma": 0.2, "rho_max": None},
+            "partiallesam": {"sigma": 0.4, "rho_max": None},
         },
     ),
     "cnn": Network(

@@ -95,6 +95,7 @@ TITLES = {
         "aesam": "AE-SAM",
         "crsam": "CR-SAM",
         "onepasslesam": "One-pass LE-SAM",
+        "partiallesam": "Partial LE-SAM",
     },
 }
 

@@ -30,6 +30,8 @@ PARTS = {
     "cutout": ["--recipes", "cifar10-resnet18", "--methods", "sam"],
     "imagenet": ["--recipes", "imagenet-resnet50", "--methods", "eigensam", "lesam"],
     "lesam-plus": ["--recipes", "cifar100-wrn"],
+    "price": ["--recipes", "mnist1d-mlp", "digits"],
+    "study": ["--recipes", "cifar100-resnet18", "pacs-cartoon"],
 }
 
 

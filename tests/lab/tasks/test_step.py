@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lesam.lab.data.seeds import mix
 from lesam.lab.runs.folder import RunFolder
 from lesam.lab.training.loop import train
 from lesam.lab.training.reporter import Silent
+from tests.reference import PartialLESAMReference
 
 EXACT = ["system.precision=64-true", "system.channels_last=off", "data.augment=none", "record.steps_every=1"]
 
@@ -104,6 +106,48 @@ def test_norm_layers_alone_can_be_climbed_and_everything_is_descended(tmp_path: 
     config = smoke("lesam", "schedule.epochs=4", "optimizer.perturb=norms", "record.keep=1")
     assert config.fingerprint != smoke("lesam", "schedule.epochs=4", "record.keep=1").fingerprint
     assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35, only="norms."))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_partial_lesam_climbs_on_the_first_images_of_a_batch(share: float, tmp_path: Path) -> None:
+    settings = (f"optimizer.share={share}", "optimizer.sigma=0.2", "schedule.epochs=4", "record.keep=1")
+    config = smoke("partiallesam", "schedule.budget_anneal_start=null", *settings)
+    splits = load(config.data.name, **config.data.options)
+    torch.manual_seed(mix("weights", config.seed))
+    model = models.build(config.model.name, splits.classes, **config.model.options).double()
+    augment = augmentation("none", dtype=torch.float64, normalisation=config.data.normalisation)
+    batches = Batches(splits.train, config.data.batch_size, augment, device="cpu", seed=config.seed)
+    base = torch.optim.SGD(
+        model.parameters(), lr=0.0, momentum=config.optimizer.momentum, weight_decay=config.optimizer.weight_decay
+    )
+    reference = PartialLESAMReference(list(model.parameters()), base, sigma=0.2)
+
+    def passing(images: torch.Tensor, labels: torch.Tensor, keep: bool) -> Callable[[], torch.Tensor]:
+        def closure() -> torch.Tensor:
+            before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            base.zero_grad()
+            loss = functional.cross_entropy(model(images), labels)
+            loss.backward()
+            if not keep:  # statistics follow the pass on the whole batch
+                model.load_state_dict(before, strict=False)
+            return loss
+
+        return closure
+
+    for epoch in range(4):
+        base.param_groups[0]["lr"] = config.optimizer.lr * (1 + math.cos(math.pi * epoch / 4)) / 2
+        for images, labels in batches.epoch(epoch):
+            few = passing(images[: round(share * len(images))], labels[: round(share * len(images))], False)
+            reference.step(passing(images, labels, True), ascent=few, share=share)
+    assert_close(final_weights(config, tmp_path), dict(model.state_dict()))
+    last = RunFolder.of(config, tmp_path).summary()["last"]  # type: ignore[index]
+    assert last["passes"] == pytest.approx(1 + share)
+    assert last["train_loss"] is None  # of the whole batch at the weights themselves, which nobody has seen
+
+
+def test_what_has_no_part_of_a_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="partiallesam climbs on a part of the batch.*set optimizer.share=1"):
+        final_weights(smoke("partiallesam", "optimizer.micro_batches=2"), tmp_path)
 
 
 def test_norm_layers_are_refused_where_there_are_none(tmp_path: Path) -> None:

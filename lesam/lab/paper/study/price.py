@@ -18,8 +18,8 @@ PARTIAL, ONE_PASS = OURS = ("partiallesam", "onepasslesam")
 DECIDING: Mapping[str, int] = {"mnist1d-mlp": 20}
 """Seeds of the base, of LE-SAM and of :data:`OURS` where ten may not decide.
 
-In a pilot the differences of one-pass LE-SAM to LE-SAM had a standard deviation of 0.6 points, with which the interval of ten
-seeds is wider than a tenth of the gain. The study has twenty of the base and of LE-SAM already.
+In a pilot the differences of one-pass LE-SAM to LE-SAM had a standard deviation of 0.6 points, with which the interval
+of ten seeds is wider than a tenth of the gain. The study has twenty of the base and of LE-SAM already.
 """
 
 EVERY = 4

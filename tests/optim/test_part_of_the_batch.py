@@ -1,0 +1,284 @@
+"""A first pass on a part of the batch: the budget is of the batch's loss, and only the second pass sees all of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lesam
+from tests.reference import PartialLESAMReference
+
+from .cases import BASES, batches, every_base, network
+from .faults import batch_norm_network, both_styles, model_bits, same_bits, step_once
+
+Batch = tuple[Tensor, Tensor]
+SHARE = 0.25  # 4 of 16
+
+
+def passing(opt: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def partial_step(opt: Any, model: nn.Module, batch: Batch, style: str = "closure", scaler: Any = None) -> Any:
+    """A step as the card has it; returns what ``step`` does."""
+    (x, y), few = batch, opt.few(len(batch[0]))
+    if style == "closure":
+        return opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:few], y[:few]), share=few / len(x))
+    scaled = (lambda loss: loss) if scaler is None else scaler.scale
+    if opt.passes == 2:
+        with opt.clean(scaler, share=few / len(x)):
+            scaled(nn.functional.cross_entropy(model(x[:few]), y[:few])).backward()
+    with opt.perturbed(scaler):
+        scaled(nn.functional.cross_entropy(model(x), y)).backward()
+    return opt.step() if scaler is None else scaler.step(opt)
+
+
+def made(trained: nn.Module, base_name: str = "sgd", **options: Any) -> lesam.PartialLESAM:
+    return lesam.PartialLESAM(BASES[base_name](trained.parameters()), **{"sigma": 0.05, "share": SHARE, **options})
+
+
+@every_base
+@both_styles
+@pytest.mark.parametrize("rho_max", [None, 0.2])
+def test_equals_the_long_hand_class(base_name: str, style: str, rho_max: float | None) -> None:
+    ours, theirs = network(), network()
+    opt = made(ours, base_name, rho_max=rho_max)
+    base = BASES[base_name](theirs.parameters())
+    reference = PartialLESAMReference(list(theirs.parameters()), base, sigma=0.05, rho_max=rho_max)
+    for x, y in batches(20):
+        few = passing(base, theirs, x[:4], y[:4])
+        expected = reference.step(passing(base, theirs, x, y), ascent=few, share=SHARE)
+        loss = partial_step(opt, ours, (x, y), style)
+        if style == "closure":
+            torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_three_steps_by_hand() -> None:
+    """Two samples, ``3 w^2 / 2`` and ``w^2 / 2``, the first of which is the part: along a line directions are signs."""
+    w = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    opt = lesam.PartialLESAM(torch.optim.SGD([w], lr=0.1), sigma=0.6, share=0.5, theta=0.5, weight=1.5, rho_max=None)
+    slopes = torch.tensor([3.0, 1.0], dtype=torch.float64)
+
+    def mean(samples: slice) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            opt.zero_grad()
+            loss = (slopes[samples] * w.square() / 2).mean()
+            loss.backward()
+            return loss
+
+        return closure
+
+    at, average = 2.0, math.nan
+    for number in range(3):
+        g = 3.0 * at
+        u = g if number == 0 else (0.75 * g + 0.5 * average) / 1.25
+        rho = 0.6 / (1.25 * u)
+        g_hat = 2.0 * (at + rho)
+        loss = opt.step(mean(slice(None)), ascent=mean(slice(1)), share=0.5)
+        assert float(loss) == pytest.approx((at + rho) ** 2)
+        assert float(opt.last.rho) == pytest.approx(rho)
+        assert float(opt.last.slope) == pytest.approx(1.25 * u)
+        average = g_hat if number == 0 else (average + g_hat) / 2
+        at -= 0.1 * g_hat
+        assert w.item() == pytest.approx(at)
+
+
+def test_the_batch_rises_by_the_budget_through_the_part_alone() -> None:
+    """LE-SAM's direction on a part; a sample's loss is a coordinate of ``w`` of its own, so the others do not rise."""
+    w = torch.zeros(20, dtype=torch.float64, requires_grad=True)
+    slopes = torch.arange(1.0, 21.0, dtype=torch.float64)
+    part = lesam.BatchPart(0.1)
+    opt = lesam.SharpnessAware(torch.optim.SGD([w], lr=0.1), radius=lesam.LossBudget(0.3), part=part)
+    few = part.count(20)
+
+    def mean(samples: slice) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            opt.zero_grad()
+            loss = (slopes * w)[samples].mean()
+            loss.backward()
+            return loss
+
+        return closure
+
+    loss = opt.step(mean(slice(None)), ascent=mean(slice(few)), share=few / 20)
+    assert few == 2
+    assert float(loss) == pytest.approx(0.3)
+    assert float(opt.last.perturbed_loss) == pytest.approx(0.3)
+    assert float(opt.last.rho * opt.last.slope) == pytest.approx(0.3)
+    assert float(opt.last.grad_norm) == pytest.approx(math.hypot(0.5, 1.0))  # of the part's mean
+
+
+@both_styles
+def test_it_costs_one_pass_and_the_share_and_has_seen_no_clean_loss(style: str) -> None:
+    model = network()
+    opt = made(model, when=lambda step: step != 2)
+    costs = []
+    for batch in batches(4):
+        partial_step(opt, model, batch, style)
+        costs.append(round(float(opt.last.cost), 6))
+        assert math.isnan(float(opt.last.loss)) or costs[-1] == 1
+    assert costs == [1.25, 1.25, 1.0, 1.25]
+
+
+@pytest.mark.parametrize(
+    ("share", "batch", "few"), [(0.1, 64, 6), (0.1, 100, 10), (0.3, 10, 3), (0.1, 8, 2), (0.1, 1, 1)]
+)
+def test_the_part_is_rounded_down_and_has_two_samples(share: float, batch: int, few: int) -> None:
+    assert made(network(), share=share).few(batch) == few
+
+
+@both_styles
+def test_a_step_that_names_no_part_is_lesams_bit_for_bit_at_its_price(style: str) -> None:
+    ours, theirs = batch_norm_network(), batch_norm_network()
+    opt = made(ours, rho_max=0.2, model=ours)
+    other = lesam.LESAM(BASES["sgd"](theirs.parameters()), sigma=0.05, rho_max=0.2, model=theirs)
+    for batch in batches(5):
+        for one, model in ((opt, ours), (other, theirs)):
+            step_once(one, model, batch, style)
+        assert same_bits(model_bits(ours), model_bits(theirs))
+        assert float(opt.last.cost) == 2
+
+
+@both_styles
+def test_batch_norm_follows_the_pass_that_sees_the_whole_batch(style: str) -> None:
+    model, seen = batch_norm_network(), batch_norm_network()
+    opt = made(model, model=model)
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm1d))
+    inputs: list[Tensor] = []
+    norm.register_forward_hook(lambda _, args, __: inputs.append(args[0].detach().clone()))
+    other = next(m for m in seen.modules() if isinstance(m, nn.BatchNorm1d))
+    for number, batch in enumerate(batches(4), start=1):
+        partial_step(opt, model, batch, style)
+        assert [len(x) for x in inputs[-2:]] == [4, 16]
+        other(inputs[-1])
+        assert int(norm.num_batches_tracked) == number
+        assert torch.equal(norm.running_mean, other.running_mean)
+        assert torch.equal(norm.running_var, other.running_var)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_failed_step_leaves_nothing(late: bool) -> None:
+    model = batch_norm_network()
+    opt = made(model, model=model)
+    (x, y), before = next(batches(1)), model_bits(model)
+
+    def fails() -> Tensor:
+        model(x)
+        raise RuntimeError("on purpose")
+
+    whole = fails if late else passing(opt, model, x, y)
+    few = passing(opt, model, x[:4], y[:4]) if late else fails
+    with pytest.raises(RuntimeError, match="on purpose"):
+        opt.step(whole, ascent=few, share=SHARE)
+    assert same_bits(before, model_bits(model))
+    assert opt.steps == 0
+
+
+def test_a_loss_scaler_does_not_change_the_radius() -> None:
+    plain, scaled = network(), network()
+    one, other = made(plain), made(scaled)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for batch in batches(5):
+        partial_step(one, plain, batch, "contexts")
+        partial_step(other, scaled, batch, "contexts", scaler)
+        scaler.update()
+        torch.testing.assert_close(float(other.last.rho), float(one.last.rho))
+    for a, b in zip(plain.parameters(), scaled.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_micro_batches_climb_on_a_part_of_each() -> None:
+    """Two closures of undivided means each: the same as one batch whose part has a half of either."""
+    ours, theirs = network(), network()
+    opt, whole = made(ours), made(theirs)
+    for x, y in batches(4):
+        halves = [(x[:8], y[:8]), (x[8:], y[8:])]
+        few = [passing(opt, ours, a[:2], b[:2]) for a, b in halves]
+        opt.step([passing(opt, ours, a, b) for a, b in halves], ascent=few, share=SHARE)
+        part = torch.tensor([0, 1, 8, 9])
+        ascent = passing(whole, theirs, x[part], y[part])
+        whole.step(passing(whole, theirs, x, y), ascent=ascent, share=SHARE)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_any_metric_and_radius_can_climb_on_a_part() -> None:
+    """ASAM's metric, and SAM's radius, which no share changes."""
+    model = network()
+    parts: dict[str, Any] = {"metric": lesam.Adaptive(0.01), "radius": lesam.Fixed(0.3)}
+    opt = lesam.SharpnessAware(BASES["sgd"](model.parameters()), part=lesam.BatchPart(SHARE), **parts)
+    x, y = next(batches(1))
+    opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:4], y[:4]), share=SHARE)
+    assert float(opt.last.rho) == pytest.approx(0.3)
+    assert float(opt.last.cost) == pytest.approx(1.25)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_an_ascent_or_a_share_without_the_other_is_refused_and_leaves_nothing() -> None:
+    model = network()
+    opt, (x, y), before = made(model), next(batches(1)), model_bits(model)
+    closure = passing(opt, model, x, y)
+    with pytest.raises(ValueError, match=r"cannot see how much of it ascent= is on.*share=few / len\(x\)"):
+        opt.step(closure, ascent=passing(opt, model, x[:4], y[:4]))
+    with pytest.raises(ValueError, match="give both, or neither"):
+        opt.step(closure, share=SHARE)
+    with pytest.raises(ValueError, match="not both"):
+        opt.step(sample_losses=lambda indices=None: torch.zeros(16, requires_grad=True), share=SHARE)
+    assert same_bits(before, model_bits(model))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -0.1, float("nan"), "a tenth", True])
+def test_shares_that_are_none(share: Any) -> None:
+    model = network()
+    opt, (x, y) = made(model), next(batches(1))
+    closure = passing(opt, model, x, y)
+    with pytest.raises(ValueError, match="share must"):
+        opt.step(closure, ascent=closure, share=share)
+    with pytest.raises(ValueError, match="share must"):
+        opt.clean(share=share)
+
+
+def test_a_share_is_refused_where_the_whole_batch_is_climbed() -> None:
+    model = network()
+    opt, (x, y) = lesam.LESAM(BASES["sgd"](model.parameters())), next(batches(1))
+    with pytest.raises(ValueError, match=r"share=0\.5 is for methods that climb on a part.*PartialLESAM"):
+        opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x, y), share=0.5)
+    with pytest.raises(ValueError, match="PartialLESAM"):
+        opt.clean(share=0.5)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"combine": lesam.excess(0.5)},
+        {"combine": lesam.gap(0.4)},
+        {"combine": lesam.renormalized},
+        {"gate": lesam.LargeGradients()},
+        {"samples": lesam.TopSamples(0.5)},
+        {"direction": lesam.Stale()},
+    ],
+    ids=str,
+)
+def test_parts_that_need_the_gradient_of_the_whole_batch(parts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"BatchPart\(share=0.1\) cannot be used with"):
+        lesam.SharpnessAware(BASES["sgd"](network().parameters()), part=lesam.BatchPart(0.1), **parts)
+
+
+def test_an_empty_batch_has_no_part() -> None:
+    with pytest.raises(ValueError, match="at least one sample, got 0"):
+        lesam.BatchPart(0.1).count(0)
