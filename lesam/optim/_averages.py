@@ -46,11 +46,11 @@ class Blended(Stale):
 
     .. math:: u_t = \min(1, \kappa p)\, g_p + (1 - p)\, d_{t-1}, \qquad d_t = (1 - \theta)\, d_{t-1} + \theta\, \hat g_t
 
-    :math:`g_p` is the gradient of a share :math:`p` of the batch, and :math:`\lVert u\rVert` the estimate of the slope of
-    the whole batch's loss. With :math:`\kappa = 1` it would be that of the best guess at its gradient, in which the
-    samples that were seen count little; :math:`\kappa` weighs them up, because what they have of their own is what a
-    sharpness-aware step is after. A first pass on the whole batch climbs along its gradient. A parameter's first step has
-    no average: ``u = g``.
+    :math:`g_p` is the gradient of a share :math:`p` of the batch, and :math:`\lVert u\rVert` the estimate of the slope
+    of the whole batch's loss. With :math:`\kappa = 1` it is the best guess at the gradient of the batch, in which the
+    samples that were seen count little; :math:`\kappa` weighs them up, since what they have of their own is what a
+    sharpness-aware step is after. A first pass on the whole batch climbs along its gradient. A parameter's first step
+    has no average: ``u = g``.
 
     Args:
         theta: Weight of the newest gradient in the average.
@@ -81,8 +81,7 @@ class Blended(Stale):
         space.copy_(u, given(ascent.g))
         known = [memory.knows("stale gradient", parameter) for parameter in space.parameters]
         space.lerp_(u, memory.recall("stale gradient", space), [rest / (part + rest) if one else 0.0 for one in known])
-        length = space.norm(u) if ascent.root is None else None
-        return Way(u, length=length, slope=None if length is None else length * (part + rest))
+        return Way(u, slope_by_length=part + rest)
 
     def __repr__(self) -> str:
         return f"Blended(theta={self.theta!r}, weight={self.weight!r})"

@@ -158,12 +158,13 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
     elif length is None:
         length = given(ascent.g_norm) if along_gradient else space.norm(u)
 
-    if slope is None and along_gradient:
-        slope = (
-            length * ascent.share if ascent.share < 1 else length
-        )  # <g, P g> / sqrt(g' P g), of the batch by its part
-    elif slope is None and parts.radius.needs_slope and g is not None:
-        slope = ascent.share * space.dot(g, u, memory.scratch("backup")) / length
+    if way.slope_by_length is not None:
+        slope = length * way.slope_by_length
+    elif slope is None and (along_gradient or (parts.radius.needs_slope and g is not None)):
+        # <g, P g> / sqrt(g' P g), or as it is
+        slope = length if along_gradient else space.dot(given(g), u, memory.scratch("backup")) / length
+        if ascent.share < 1:
+            slope = slope * ascent.share  # of the batch, through the samples that were seen alone
     elif slope is None and parts.radius.needs_slope:
         slope = length  # an estimate, for a radius that takes one
 

@@ -11,9 +11,9 @@ from .long_hand import Closure, Reference, Scalar, Vector, norm, scaled
 class PartialLESAMReference(Reference):
     """``eps = rho u / |u|`` with ``rho = min(sigma / (s |u|), rho_max)``; the descent is on the whole batch.
 
-    ``u = (a g_p + (1 - p) d) / s`` with ``a = min(1, weight p)`` and ``s = a + 1 - p``: ``g_p`` is the gradient of a part
-    of the batch, a share ``p`` of it, and ``d`` the average of the gradients that earlier steps descended with. A tensor
-    that has none yet has ``u = g_p``.
+    ``u = (a g_p + (1 - p) d) / s`` with ``a = min(1, weight p)`` and ``s = a + 1 - p``: ``g_p`` is the gradient of a
+    part of the batch, a share ``p`` of it, and ``d`` the average of the gradients that earlier steps descended with. A
+    tensor that has none yet has ``u = g_p``.
     """
 
     def __init__(

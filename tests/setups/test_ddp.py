@@ -100,6 +100,29 @@ def one_perturbation(
     return {"weights": numbers(model), "reductions": counter.reductions, "bytes": counter.bytes, "rho": opt.last.rho}
 
 
+def on_a_part(style: str) -> dict[str, Any]:
+    """Each process climbs on the first quarter of its half."""
+    model = network()
+    ddp = DistributedDataParallel(model)
+    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25, model=ddp)
+    for x, y in shared_batches():
+        few = opt.few(len(x))
+        partial_step(opt, ddp, (x, y), (x[:few], y[:few]), style)
+    return {"weights": numbers(model), "rho": opt.last.rho, "cost": opt.last.cost}
+
+
+def partial_step(opt: lesam.PartialLESAM, model: nn.Module, whole: Batch, part: Batch, style: str = "closure") -> None:
+    share = len(part[0]) / len(whole[0])
+    if style == "closure":
+        opt.step(closure_for(opt, model, *whole), ascent=closure_for(opt, model, *part), share=share)
+        return
+    with opt.clean(share=share):
+        nn.functional.cross_entropy(model(part[0]), part[1]).backward()
+    with opt.perturbed():
+        nn.functional.cross_entropy(model(whole[0]), whole[1]).backward()
+    opt.step()
+
+
 def accumulated(name: str, tell_model: bool, perturbation: str, wrapping: dict[str, Any]) -> dict[str, Any]:
     model = network()
     ddp = DistributedDataParallel(model, **wrapping)
@@ -268,6 +291,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
         for wrapping in ("bucket view", "static graph")
         for name in ("lesam", "lesamplus")
     },
+    **{f"part {style}": partial(on_a_part, style) for style in ("closure", "contexts")},
     "statistics global": partial(statistics, "global"),
     "statistics local": partial(statistics, "local"),
     **{
@@ -301,6 +325,19 @@ def test_two_processes_equal_one_with_the_whole_batch(outcomes: Any, name: str, 
         pytest.skip("three passes, closures only")
     results = outcomes[f"{style} {name}"]
     assert_equal_to(alone(BY_NAME[name]), [result["weights"] for result in results])
+
+
+@pytest.mark.parametrize("style", ["closure", "contexts"])
+def test_two_processes_climb_on_the_parts_of_both(outcomes: Any, style: str):
+    model = network()
+    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25)
+    part = torch.tensor([0, 1, 8, 9])  # a quarter of each half
+    for x, y in batches(STEPS):
+        partial_step(opt, model, (x, y), (x[part], y[part]))
+    results = outcomes[f"part {style}"]
+    assert_equal_to(numbers(model), [result["weights"] for result in results])
+    assert float(results[0]["cost"]) == pytest.approx(1.25)
+    assert float(results[0]["rho"]) == pytest.approx(float(opt.last.rho))
 
 
 @pytest.mark.parametrize("name", ["lesam", "lesamplus", "friendlysam"])

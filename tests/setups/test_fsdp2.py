@@ -39,7 +39,7 @@ BY_NAME = {
 }
 CONVERGED = Case("eigensam", {"rho": 0.1, "alpha": 0.3, "every": 3, "iterations": 60})
 SEVERAL = ["lesam", "friendlysam"]
-REMEMBERING = ["friendlysam", "s2sam", "eigensam", "msam", "lesamplus", "aesam", "onepasslesam"]
+REMEMBERING = ["friendlysam", "s2sam", "eigensam", "msam", "lesamplus", "aesam", "onepasslesam", "partiallesam"]
 HALF = STEPS // 2
 # flattened or not, sharded or gathered; torch cannot load its own SGD's state that is both flattened and gathered
 LAYOUTS = [(False, False), (True, False), (False, True)]
