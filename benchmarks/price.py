@@ -22,12 +22,13 @@ from lesam.lab import models
 from lesam.lab.runs.statistics import PairedDifference, Spread
 
 TARGETS = {
+    "Partial LE-SAM / SGD": 1.15,
     "One-pass LE-SAM / SGD": 1.15,
     "LE-SAM / two passes and a step": 1.02,
     "LE-SAM / SAM": 1.02,
     "ESAM / SAM": 1.0,
 }
-METHODS = ("lesam", "sam", "esam", "onepasslesam", "msam", "s2sam")
+METHODS = ("lesam", "sam", "esam", "partiallesam", "onepasslesam", "msam", "s2sam")
 
 
 class Subject:
@@ -41,9 +42,9 @@ class Subject:
         passes = {"one pass and a step": 1, "two passes and a step": 2}
         self.step = self._bare(passes[name]) if name in passes else self._ours(name)
 
-    def _loss(self) -> Tensor:
+    def _loss(self, count: int | None = None) -> Tensor:
         self.base.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
+        loss = nn.functional.cross_entropy(self.model(self.images[:count]), self.labels[:count])
         loss.backward()
         return loss
 
@@ -57,6 +58,9 @@ class Subject:
 
     def _ours(self, name: str) -> Callable[[], object]:
         opt = lesam.METHODS[name](self.base)
+        if isinstance(opt, lesam.PartialLESAM):
+            few, batch = opt.few(len(self.images)), len(self.images)
+            return lambda: opt.step(self._loss, ascent=lambda: self._loss(few), share=few / batch)
         if name != "esam":
             return lambda: opt.step(self._loss)
 
@@ -96,6 +100,7 @@ def main() -> None:
     interval = PairedDifference(spread=Spread.of(turns)).interval
     one, two = seconds["one pass and a step"], seconds["two passes and a step"]
     ratios = {
+        "Partial LE-SAM / SGD": seconds["partiallesam"] / one,
         "One-pass LE-SAM / SGD": seconds["onepasslesam"] / one,
         "MSAM / SGD": seconds["msam"] / one,
         "S2-SAM / SGD": seconds["s2sam"] / one,

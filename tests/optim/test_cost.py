@@ -69,7 +69,10 @@ def test_no_step_but_the_first_waits_for_the_device(case: Case):
         assert operations(ours).host_reads == (case.name == "aesam")  # whose gate reads one number
 
 
-@pytest.mark.parametrize(("name", "copies"), [("sam", 1), ("lesam", 1), ("lesamplus", 1), ("asam", 1), ("gsam", 2)])
+@pytest.mark.parametrize(
+    ("name", "copies"),
+    [("sam", 1), ("lesam", 1), ("lesamplus", 1), ("asam", 1), ("gsam", 2), ("partiallesam", 4)],
+)
 def test_copies_of_the_parameters(name: str, copies: int):
     """Peak memory of the first two steps against the same passes under the bare base optimizer."""
     size = 4 * 12 * 256 * 256
@@ -91,9 +94,10 @@ def test_copies_of_the_parameters(name: str, copies: int):
             closure()
             base.step()
 
+        part = {"ascent": closure, "share": 0.1} if name == "partiallesam" else {}
         with Bytes() as followed:
             for _ in range(2):
-                opt.step(closure) if label == "ours" else bare()
+                opt.step(closure, **part) if label == "ours" else bare()
         peaks[label] = followed.peak
     assert peaks["ours"] - peaks["bare"] <= (copies + 0.1) * size
     assert peaks["ours"] - peaks["bare"] >= (copies - 0.1) * size
