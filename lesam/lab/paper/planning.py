@@ -230,8 +230,10 @@ def _passes(config: RunConfig) -> float:
     share = 1 / times.every if times.switch_at is None else 1 - times.switch_at / times.epochs
     if config.method == "aesam":
         share /= 2
+    own = own_settings(config.optimizer)
     if config.method == "looksam":
-        share /= own_settings(config.optimizer)["every"]
+        share /= own["every"]
+    share *= float(own.get("share", 1.0))  # of the batch, for the first pass
     return 1 + (most - 1) * share
 
 

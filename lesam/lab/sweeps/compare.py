@@ -143,7 +143,7 @@ def cells(results: Sequence[Comparison]) -> list[tuple[str, ...]]:
         *(
             (
                 title(result.method),
-                f"{result.passes:.0f}",
+                f"{result.passes:.3g}",
                 ", ".join(item.removeprefix("optimizer.") for item in result.setting),
                 f"{result.validation * 100:.2f}",
                 f"{result.test.text()} {LOST}" if result.diverged else result.test.text(),

@@ -35,7 +35,7 @@ class Objective:
         raise ValueError("esam chooses samples by their losses, which this kind of training does not have")
 
     def part(self, few: Callable[[int], int]) -> tuple[Callable[[], Tensor], float]:
-        """The mean loss of the first few samples of a batch of so many, and their share of it.
+        """The mean loss of the first samples, as many as ``few`` says for the batch, and their share of it.
 
         Their answers do not count as those of the batch.
         """

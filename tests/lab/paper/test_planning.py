@@ -153,6 +153,8 @@ def test_two_passes_take_twice_as_long_as_one(tmp_path: Path) -> None:
         ("looksam", ["optimizer.every=5"], 1.2),
         ("aesam", [], 1.5),
         ("onepasslesam", ["schedule.every=4"], 1),
+        ("partiallesam", [], 1.1),
+        ("partiallesam", ["optimizer.share=0.2", "schedule.every=4"], 1.05),
         ("crsam", ["schedule.every=2"], 2),
     ],
 )
