@@ -12,7 +12,7 @@ from lesam.lab.paper.study.contest import Contest, Group
 from lesam.lab.paper.study.entries import Ranges, doublings, rates
 from lesam.lab.sweeps.tuning import Entry, Setting
 
-OURS = ("partiallesam", "onepasslesam")
+PARTIAL, ONE_PASS = OURS = ("partiallesam", "onepasslesam")
 """The methods that the contest is about; they are measured by LE-SAM of two passes."""
 
 DECIDING: Mapping[str, int] = {"mnist1d-mlp": 20}
@@ -39,7 +39,7 @@ SAM's best radius on MNIST-1D is four times as large with a warm-up: these put f
 in the middle.
 """
 
-LIKE: Mapping[str, str] = {"looksam": "sam", "aesam": "sam", "emasam": "msam", **dict.fromkeys(OURS, "lesam")}
+LIKE: Mapping[str, str] = {"looksam": "sam", "aesam": "sam", "emasam": "msam", PARTIAL: "lesam", ONE_PASS: "lesam"}
 """Methods that no stage of the study has, and those whose radii or budgets they are searched over."""
 
 
@@ -65,7 +65,8 @@ STAGES = (*map(_with_kin, (entries.MLP, entries.CNN, entries.CIFAR_MLP, DIGITS))
 def groups(stage: Ranges, scale: str) -> list[Group]:
     """The base, and all that is searched on top of it; few on the stage whose runs take minutes."""
     base, sam, lesam = stage.base_entry(), stage.entry("sam"), stage.entry("lesam")
-    ours = tuple(_ours(stage, method) for method in OURS)
+    # Without a cap, as LE-SAM is on these stages.
+    ours = (stage.entry(PARTIAL, fixed=UNCAPPED), _one_pass(stage))
     if scale == "smoke":  # a look at the machinery
         base = replace(base, settings=base.settings[:2], fixed=stage.smoke)
         others = (*ours, _now_and_then(stage, "sam"), lesam)
@@ -96,13 +97,12 @@ def _judged(
     return [first, second, Group(entries=others), last]
 
 
-def _ours(stage: Ranges, method: str) -> Entry:
-    """Without a cap, as LE-SAM is on these stages.
+def _one_pass(stage: Ranges) -> Entry:
+    """Where a network has norm layers, five trials choose a budget and what is climbed.
 
-    Where a network has norm layers, five trials choose a budget and what is climbed: everything, or the norm layers
-    alone, which bear larger budgets.
+    That is everything, or the norm layers alone, which bear larger budgets.
     """
-    entry = stage.entry(method, fixed=UNCAPPED)
+    entry = stage.entry(ONE_PASS, fixed=UNCAPPED)
     if stage.recipe not in NORM_LAYERS:
         return entry
     _, _, small, middle, large = entry.settings
@@ -112,12 +112,8 @@ def _ours(stage: Ranges, method: str) -> Entry:
 def _each_alone(stage: Ranges) -> list[Entry]:
     """What each of the two gives alone, over all five budgets."""
     return [
-        entry
-        for method in OURS
-        for entry in (
-            stage.entry(method, f"{title(method)}, everything", UNCAPPED),
-            stage.entry(method, f"{title(method)}, norm layers alone", (*UNCAPPED, *NORMS)),
-        )
+        stage.entry(ONE_PASS, f"{title(ONE_PASS)}, everything", UNCAPPED),
+        stage.entry(ONE_PASS, f"{title(ONE_PASS)}, norm layers alone", (*UNCAPPED, *NORMS)),
     ]
 
 
