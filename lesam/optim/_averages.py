@@ -49,8 +49,8 @@ class Blended(Stale):
     :math:`g_p` is the gradient of a share :math:`p` of the batch, and :math:`\lVert u\rVert` the estimate of the slope
     of the whole batch's loss. With :math:`\kappa = 1` it is the best guess at the gradient of the batch, in which the
     samples that were seen count little; :math:`\kappa` weighs them up, since what they have of their own is what a
-    sharpness-aware step is after. A first pass on the whole batch climbs along its gradient. A parameter's first step
-    has no average: ``u = g``.
+    sharpness-aware step is after. A first pass on the whole batch climbs along its gradient. In a parameter's first
+    step the part stands for the average too.
 
     Args:
         theta: Weight of the newest gradient in the average.
@@ -67,6 +67,7 @@ class Blended(Stale):
 
     def __init__(self, theta: Scalar = 0.2, weight: Scalar = 3.0) -> None:
         super().__init__(theta)
+        self.averages = True  # with the gradient of the part, at any theta
         self.weight = checked("weight", weight)
 
     def takes_part(self, parameter: Tensor, memory: Memory, bases: Bases) -> bool:

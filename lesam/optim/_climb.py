@@ -160,12 +160,12 @@ def climb(parts: Parts, ascent: Ascent, keep_gradient: bool) -> Climb:
 
     if way.slope_by_length is not None:
         slope = length * way.slope_by_length
-    elif slope is None and (along_gradient or (parts.radius.needs_slope and g is not None)):
-        # <g, P g> / sqrt(g' P g), or as it is
-        slope = length if along_gradient else space.dot(given(g), u, memory.scratch("backup")) / length
+    elif slope is not None or along_gradient or (parts.radius.needs_slope and g is not None):
+        if slope is None:  # <g, P g> / sqrt(g' P g), or as it is
+            slope = length if along_gradient else space.dot(given(g), u, memory.scratch("backup")) / length
         if ascent.share < 1:
             slope = slope * ascent.share  # of the batch, through the samples that were seen alone
-    elif slope is None and parts.radius.needs_slope:
+    elif parts.radius.needs_slope:
         slope = length  # an estimate, for a radius that takes one
 
     rho, sigma, capped = parts.radius(space.scalar(float("nan")) if slope is None else slope, ascent.step)

@@ -72,7 +72,7 @@ def run_passes(loop: Loop, first: list[Closure], second: list[Closure], share: f
                     with mirrored(loop):
                         call(loop, descents)
         step, loss = loop.step, mean(losses or perturbed_losses)
-        step.refresh_cost = refresh_cost
+        step.refresh_cost = share * refresh_cost
         value = as_scalar(loss)
         step.loss = None if loss is None else value
         if losses or "rho" not in step.seen:  # the latter: one pass, and nothing was perturbed in it

@@ -239,7 +239,7 @@ class Loop:
                 self.history.fresh = False
                 if two:
                     gradients.wait()
-                if step.random is not None and two:
+                if step.random is not None and two and step.share == 1:  # a part draws fewer numbers, and others
                     around.enter_context(step.random.replayed())
                 if mix.workers is not None:
                     around.enter_context(unsynchronised(self.model))

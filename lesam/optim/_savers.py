@@ -83,8 +83,8 @@ class BatchPart:
 
     def count(self, batch: int) -> int:
         """Samples of the first pass: the share, rounded down, and at least two, of which BatchNorm can take a mean."""
-        if batch < 1:
-            raise ValueError(f"a batch has at least one sample, got {batch}")
+        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+            raise ValueError(f"a batch has at least one sample, got {batch!r}")
         return min(batch, max(2, int(self.share * batch + 1e-9)))
 
     def __repr__(self) -> str:

@@ -61,14 +61,16 @@ class SharpnessAware(torch.optim.Optimizer):
         part: Run the first pass on a part of the batch only.
         gate: Decides after the first pass of a step whether it climbs, which waits for the device once; default always.
         model: If given, BatchNorm running statistics follow the clean pass only (or the only pass of a one-pass
-            method), and a DistributedDataParallel model can run the first pass without communication.
+            method, or the second one where the first is on a part of the batch), and a DistributedDataParallel model
+            can run the first pass without communication.
         buffers: Which buffers of ``model`` the perturbed pass of a two-pass step must not move: ``"batchnorm"``,
             ``"all"`` (spectral norms, codebooks, queues, ...), or a list of names as in ``model.named_buffers()``.
         perturb: The parameters to perturb; default all. Others are still trained. Norm layers only:
             ``perturb=lesam.norm_parameters(model)``.
         when: Predicate on the step; where it is false, a plain base step at one pass.
         replay_rng: Both passes see the same random numbers (dropout masks): torch's, Python's and NumPy's global
-            generators. A list of ``torch.Generator`` replays these as well.
+            generators. A list of ``torch.Generator`` replays these as well. A first pass on a part of the batch has
+            numbers of its own.
         perturbation: ``"global"``, one for the whole batch, or ``"local"``, one for each worker and micro-batch.
         max_norm: Clip the combined gradient to this norm, just before the base step.
 
@@ -240,6 +242,8 @@ class SharpnessAware(torch.optim.Optimizer):
         loop.step.expect("step()", Phase.IDLE, Phase.READY)
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if loop.step.phase is Phase.READY:
+            if share is not None:
+                raise ValueError(f"share={share!r} comes after the passes: say it before, `with opt.clean(share=...):`")
             loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
             loop.step.loss = None if loss is None else as_scalar(loss)
         elif sample_losses is not None:

@@ -215,6 +215,57 @@ def test_micro_batches_climb_on_a_part_of_each() -> None:
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
+def test_no_random_number_is_drawn_in_two_steps() -> None:
+    """A part draws fewer numbers than the batch: what is put back to its end would be drawn again in the next step."""
+    dropout = nn.Dropout(0.5)
+    model = nn.Sequential(nn.Linear(5, 50), dropout, nn.Linear(50, 3)).double()
+    masks: list[Tensor] = []
+    dropout.register_forward_hook(lambda _, args, out: masks.append(out == 0))
+    opt = made(model, share=0.25)
+    for batch in batches(2):
+        partial_step(opt, model, batch)
+    first, second = (mask for mask in masks if len(mask) == 16)
+    for shift in range(12):
+        assert (first[shift:] == second[: 16 - shift]).double().mean() < 0.75
+
+
+def test_a_slope_that_a_direction_gives_is_of_the_part_as_well() -> None:
+    """Eigen-SAM's way up: the slope before and after its refresh is of the same size, and a refresh is on the part."""
+    model, (x, y) = network(), next(batches(1))
+    base = torch.optim.SGD(model.parameters(), lr=1e-9)
+    direction = lesam.TopEigenvector(alpha=0.2, every=2, iterations=3)
+    opt = lesam.SharpnessAware(base, direction=direction, radius=lesam.LossBudget(0.1), part=lesam.BatchPart(SHARE))
+    slopes, costs = [], []
+    for _ in range(4):
+        opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:4], y[:4]), share=SHARE)
+        slopes.append(float(opt.last.slope))
+        costs.append(float(opt.last.cost))
+    assert slopes == pytest.approx([slopes[0]] * 4, rel=1e-6)
+    assert costs == pytest.approx([1.25, 1.25, 1.25 + 6 * SHARE, 1.25])
+
+
+def test_a_loss_scaler_does_not_change_what_is_remembered_at_theta_one() -> None:
+    plain, scaled = network(), network()
+    parts: dict[str, Any] = {
+        "direction": lesam.Blended(1.0),
+        "radius": lesam.Fixed(0.3),
+        "part": lesam.BatchPart(SHARE),
+    }
+    one, other = (lesam.SharpnessAware(BASES["sgd"](model.parameters()), **parts) for model in (plain, scaled))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in batches(4):
+        for opt, model, scale in ((one, plain, None), (other, scaled, scaler)):
+            grown = (lambda loss: loss) if scale is None else scale.scale
+            with opt.clean(scale, share=SHARE):
+                grown(nn.functional.cross_entropy(model(x[:4]), y[:4])).backward()
+            with opt.perturbed(scale):
+                grown(nn.functional.cross_entropy(model(x), y)).backward()
+            opt.step() if scale is None else scale.step(opt)
+        scaler.update()
+    for a, b in zip(plain.parameters(), scaled.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
 def test_any_metric_and_radius_can_climb_on_a_part() -> None:
     """ASAM's metric, and SAM's radius, which no share changes."""
     model = network()
@@ -237,6 +288,13 @@ def test_an_ascent_or_a_share_without_the_other_is_refused_and_leaves_nothing() 
         opt.step(closure, ascent=passing(opt, model, x[:4], y[:4]))
     with pytest.raises(ValueError, match="give both, or neither"):
         opt.step(closure, share=SHARE)
+    with opt.clean():
+        nn.functional.cross_entropy(model(x), y).backward()
+    with opt.perturbed():
+        nn.functional.cross_entropy(model(x), y).backward()
+    with pytest.raises(ValueError, match=r"say it before, `with opt\.clean\(share"):
+        opt.step(share=SHARE)
+    opt.zero_grad()
     with pytest.raises(ValueError, match="not both"):
         opt.step(sample_losses=lambda indices=None: torch.zeros(16, requires_grad=True), share=SHARE)
     assert same_bits(before, model_bits(model))
@@ -280,5 +338,6 @@ def test_parts_that_need_the_gradient_of_the_whole_batch(parts: dict[str, Any]) 
 
 
 def test_an_empty_batch_has_no_part() -> None:
-    with pytest.raises(ValueError, match="at least one sample, got 0"):
-        lesam.BatchPart(0.1).count(0)
+    for batch in (0, True, "8"):
+        with pytest.raises(ValueError, match="at least one sample, got"):
+            lesam.BatchPart(0.1).count(batch)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ class Objective:
 
         Their answers do not count as those of the batch.
         """
-        raise ValueError("this kind of training cannot climb on a part of the batch: optimizer.share must be 1")
+        raise NotImplementedError
 
     def divided(self, parts: int) -> list[Callable[[], Tensor]]:
         """The mean losses of equal parts of the batch, to be called in any order and any number of times."""

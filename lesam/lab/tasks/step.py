@@ -24,10 +24,11 @@ def make_stepper(
     """The way to take a step: plain, with a closure, with sample losses, or in two contexts for fp16."""
     if config.method in PLAIN:
         return _plain(config, optimizer, objective, scaler)
-    if climbs_a_part(config) and (config.micro_batches > 1 or objective.ascent_loss is not None):
+    whole = type(objective).part is Objective.part or objective.ascent_loss is not None  # no part of these losses
+    if climbs_a_part(config) and (whole or config.micro_batches > 1):
         raise ValueError(
-            f"{config.method} climbs on a part of the batch, which a batch of micro-batches and a task that climbs "
-            "another loss do not have: set optimizer.share=1"
+            f"{config.method} climbs on a part of the batch (optimizer.share={getattr(config, 'share', 1)}), for which "
+            "this task and micro-batches have no path here: set optimizer.share=1"
         )
     if scaler is not None and config.micro_batches > 1:
         raise ValueError("optimizer.micro_batches has no fp16 path; use --precision bf16-mixed")

@@ -15,13 +15,17 @@ from lesam.lab import models
 from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
 
+SHARES_OF_SAMPLES = ("gamma", "share")
+"""Hyper-parameters by which a method takes a part of the samples that a worker has: ESAM's and Partial LE-SAM's."""
+
 
 def laid_out(config: RunConfig, world_size: int) -> RunConfig:
     """The run with its number of workers, where that is a part of what it is.
 
     Each worker's BatchNorm sees its own part of the batch, a ``local`` perturbation is made for it, ESAM chooses the
-    sharpest samples of it, and dropout and the augmentation of images in memory are drawn for it. So two workers with
-    half a batch each do not train the run of one with the whole. Without any of these they do, up to rounding.
+    sharpest samples of it, Partial LE-SAM climbs on its first ones, and dropout and the augmentation of images in memory
+    are drawn for it. So two workers with half a batch each do not train the run of one with the whole. Without any of
+    these they do, up to rounding.
 
     >>> from lesam.lab import recipes
     >>> run = recipes.build("digits", scale="smoke")
@@ -30,7 +34,7 @@ def laid_out(config: RunConfig, world_size: int) -> RunConfig:
     """
     decides = world_size > 1 and (
         config.optimizer.perturbation == "local"
-        or own_settings(config.optimizer).get("gamma", 1.0) < 1.0  # ESAM's share of samples
+        or any(own_settings(config.optimizer).get(name, 1.0) < 1.0 for name in SHARES_OF_SAMPLES)
         or (config.data.augment != "none" and config.data.name != "imagefolder")  # files have a seed of their own
         or bool(config.model.options.get("dropout"))
         or _has_own_batch_norm(config)

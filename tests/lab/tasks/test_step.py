@@ -146,7 +146,9 @@ def test_partial_lesam_climbs_on_the_first_images_of_a_batch(share: float, tmp_p
 
 
 def test_what_has_no_part_of_a_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"partiallesam climbs on a part of the batch.*set optimizer\.share=1"):
+    with pytest.raises(
+        ValueError, match=r"climbs on a part of the batch \(optimizer\.share=0\.1\).*set optimizer\.share=1"
+    ):
         final_weights(smoke("partiallesam", "optimizer.micro_batches=2"), tmp_path)
 
 

@@ -185,6 +185,9 @@ def test_one_process_keeps_its_fingerprint_and_several_count_only_where_they_dec
     assert normalised.fingerprint == FINGERPRINT
     assert len({laid_out(normalised, workers).fingerprint for workers in (1, 2, 4)}) == 3
     assert laid_out(plain, 2).fingerprint == plain.fingerprint
+    part = recipes.build("mnist1d-mlp", method="partiallesam", scale="smoke")
+    assert laid_out(part, 2).fingerprint != part.fingerprint
+    assert laid_out(override(part, ["optimizer.share=1"]), 2).system.workers == 1
     local = override(plain, ["optimizer.perturbation=local"])
     assert laid_out(local, 2).fingerprint != local.fingerprint
     for change in ("data.augment=basic", "model.options.dropout=0.1"):  # drawn for each worker
