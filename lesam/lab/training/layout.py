@@ -23,9 +23,9 @@ def laid_out(config: RunConfig, world_size: int) -> RunConfig:
     """The run with its number of workers, where that is a part of what it is.
 
     Each worker's BatchNorm sees its own part of the batch, a ``local`` perturbation is made for it, ESAM chooses the
-    sharpest samples of it, Partial LE-SAM climbs on its first ones, and dropout and the augmentation of images in memory
-    are drawn for it. So two workers with half a batch each do not train the run of one with the whole. Without any of
-    these they do, up to rounding.
+    sharpest samples of it, Partial LE-SAM climbs on its first ones, and dropout and the augmentation of images in
+    memory are drawn for it. So two workers with half a batch each do not train the run of one with the whole. Without
+    any of these they do, up to rounding.
 
     >>> from lesam.lab import recipes
     >>> run = recipes.build("digits", scale="smoke")
