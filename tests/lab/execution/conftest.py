@@ -22,7 +22,7 @@ def long_run(*changes: str, seed: int = 0) -> RunConfig:
     return override(recipes.build("digits", method="lesam", scale="smoke", seed=seed), [*LONG, *changes])
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240.0) -> None:
     """Until it holds."""
     until = time.monotonic() + seconds
     while not condition():
