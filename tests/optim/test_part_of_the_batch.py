@@ -13,28 +13,20 @@ from torch import Tensor, nn
 import lesam
 from tests.reference import PartialLESAMReference
 
-from .cases import BASES, batches, every_base, network
+from .cases import BASES, batches, closure_for, every_base, network
 from .faults import batch_norm_network, both_styles, model_bits, same_bits, step_once
 
 Batch = tuple[Tensor, Tensor]
 SHARE = 0.25  # 4 of 16
 
 
-def passing(opt: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    return closure
-
-
 def partial_step(opt: Any, model: nn.Module, batch: Batch, style: str = "closure", scaler: Any = None) -> Any:
     """A step as the card has it; returns what ``step`` does."""
     (x, y), few = batch, opt.few(len(batch[0]))
     if style == "closure":
-        return opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:few], y[:few]), share=few / len(x))
+        return opt.step(
+            closure_for(opt, model, x, y), ascent=closure_for(opt, model, x[:few], y[:few]), share=few / len(x)
+        )
     scaled = (lambda loss: loss) if scaler is None else scaler.scale
     if opt.passes == 2:
         with opt.clean(scaler, share=few / len(x)):
@@ -57,8 +49,8 @@ def test_equals_the_long_hand_class(base_name: str, style: str, rho_max: float |
     base = BASES[base_name](theirs.parameters())
     reference = PartialLESAMReference(list(theirs.parameters()), base, sigma=0.05, rho_max=rho_max)
     for x, y in batches(20):
-        few = passing(base, theirs, x[:4], y[:4])
-        expected = reference.step(passing(base, theirs, x, y), ascent=few, share=SHARE)
+        few = closure_for(base, theirs, x[:4], y[:4])
+        expected = reference.step(closure_for(base, theirs, x, y), ascent=few, share=SHARE)
         loss = partial_step(opt, ours, (x, y), style)
         if style == "closure":
             torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
@@ -179,8 +171,8 @@ def test_a_failed_step_leaves_nothing(late: bool) -> None:
         model(x)
         raise RuntimeError("on purpose")
 
-    whole = fails if late else passing(opt, model, x, y)
-    few = passing(opt, model, x[:4], y[:4]) if late else fails
+    whole = fails if late else closure_for(opt, model, x, y)
+    few = closure_for(opt, model, x[:4], y[:4]) if late else fails
     with pytest.raises(RuntimeError, match="on purpose"):
         opt.step(whole, ascent=few, share=SHARE)
     assert same_bits(before, model_bits(model))
@@ -206,11 +198,11 @@ def test_micro_batches_climb_on_a_part_of_each() -> None:
     opt, whole = made(ours), made(theirs)
     for x, y in batches(4):
         halves = [(x[:8], y[:8]), (x[8:], y[8:])]
-        few = [passing(opt, ours, a[:2], b[:2]) for a, b in halves]
-        opt.step([passing(opt, ours, a, b) for a, b in halves], ascent=few, share=SHARE)
+        few = [closure_for(opt, ours, a[:2], b[:2]) for a, b in halves]
+        opt.step([closure_for(opt, ours, a, b) for a, b in halves], ascent=few, share=SHARE)
         part = torch.tensor([0, 1, 8, 9])
-        ascent = passing(whole, theirs, x[part], y[part])
-        whole.step(passing(whole, theirs, x, y), ascent=ascent, share=SHARE)
+        ascent = closure_for(whole, theirs, x[part], y[part])
+        whole.step(closure_for(whole, theirs, x, y), ascent=ascent, share=SHARE)
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
@@ -237,7 +229,7 @@ def test_a_slope_that_a_direction_gives_is_of_the_part_as_well() -> None:
     opt = lesam.SharpnessAware(base, direction=direction, radius=lesam.LossBudget(0.1), part=lesam.BatchPart(SHARE))
     slopes, costs = [], []
     for _ in range(4):
-        opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:4], y[:4]), share=SHARE)
+        opt.step(closure_for(opt, model, x, y), ascent=closure_for(opt, model, x[:4], y[:4]), share=SHARE)
         slopes.append(float(opt.last.slope))
         costs.append(float(opt.last.cost))
     assert slopes == pytest.approx([slopes[0]] * 4, rel=1e-6)
@@ -272,7 +264,7 @@ def test_any_metric_and_radius_can_climb_on_a_part() -> None:
     parts: dict[str, Any] = {"metric": lesam.Adaptive(0.01), "radius": lesam.Fixed(0.3)}
     opt = lesam.SharpnessAware(BASES["sgd"](model.parameters()), part=lesam.BatchPart(SHARE), **parts)
     x, y = next(batches(1))
-    opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x[:4], y[:4]), share=SHARE)
+    opt.step(closure_for(opt, model, x, y), ascent=closure_for(opt, model, x[:4], y[:4]), share=SHARE)
     assert float(opt.last.rho) == pytest.approx(0.3)
     assert float(opt.last.cost) == pytest.approx(1.25)
 
@@ -283,9 +275,9 @@ def test_any_metric_and_radius_can_climb_on_a_part() -> None:
 def test_an_ascent_or_a_share_without_the_other_is_refused_and_leaves_nothing() -> None:
     model = network()
     opt, (x, y), before = made(model), next(batches(1)), model_bits(model)
-    closure = passing(opt, model, x, y)
+    closure = closure_for(opt, model, x, y)
     with pytest.raises(ValueError, match=r"cannot see how much of it ascent= is on.*share=few / len\(x\)"):
-        opt.step(closure, ascent=passing(opt, model, x[:4], y[:4]))
+        opt.step(closure, ascent=closure_for(opt, model, x[:4], y[:4]))
     with pytest.raises(ValueError, match="give both, or neither"):
         opt.step(closure, share=SHARE)
     with opt.clean():
@@ -304,7 +296,7 @@ def test_an_ascent_or_a_share_without_the_other_is_refused_and_leaves_nothing() 
 def test_shares_that_are_none(share: Any) -> None:
     model = network()
     opt, (x, y) = made(model), next(batches(1))
-    closure = passing(opt, model, x, y)
+    closure = closure_for(opt, model, x, y)
     with pytest.raises(ValueError, match="share must"):
         opt.step(closure, ascent=closure, share=share)
     with pytest.raises(ValueError, match="share must"):
@@ -315,7 +307,7 @@ def test_a_share_is_refused_where_the_whole_batch_is_climbed() -> None:
     model = network()
     opt, (x, y) = lesam.LESAM(BASES["sgd"](model.parameters())), next(batches(1))
     with pytest.raises(ValueError, match=r"share=0\.5 is for methods that climb on a part.*PartialLESAM"):
-        opt.step(passing(opt, model, x, y), ascent=passing(opt, model, x, y), share=0.5)
+        opt.step(closure_for(opt, model, x, y), ascent=closure_for(opt, model, x, y), share=0.5)
     with pytest.raises(ValueError, match="PartialLESAM"):
         opt.clean(share=0.5)
 
