@@ -12,14 +12,14 @@ single base with the standard layout, else under ``lesam_bases``, one entry a ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ._bases import PREFIX, Bases
-from ._memory import Memory
+from ._memory import KNOWN, Memory
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -42,8 +42,11 @@ def save(bases: Bases, memory: Memory) -> StateDict:
     return whole
 
 
-def load(saved: StateDict, bases: Bases, memory: Memory) -> None:
-    """Load a state dict made by :func:`save`, or one of the bare base optimizer (then the method starts afresh)."""
+def load(saved: StateDict, bases: Bases, memory: Memory, remembers: Collection[str]) -> None:
+    """Load a state dict made by :func:`save`, or one of the bare base optimizer (then the method starts afresh).
+
+    What another method has saved and this one does not remember is left out: it would grow old in every later one.
+    """
     if len(saved["param_groups"]) != len(bases.param_groups):
         raise ValueError(
             f"the state dict has {len(saved['param_groups'])} parameter groups, and the optimizer "
@@ -66,7 +69,8 @@ def load(saved: StateDict, bases: Bases, memory: Memory) -> None:
     bases.set_steps(bases.steps)
     memory.forget()
     for number, parameter in _numbered(saved, bases):
-        memory.load(parameter, ours.get(number, {}))
+        entries = ours.get(number, {})
+        memory.load(parameter, {name: entries[name] for name in entries if name.removesuffix(KNOWN) in remembers})
 
 
 def _standard(saved: StateDict, base: Optimizer) -> bool:

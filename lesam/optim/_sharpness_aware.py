@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -348,7 +349,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self._loop.step.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
         state_dict = _checkpoint.hooked(self, self._optimizer_load_state_dict_pre_hooks, state_dict.copy())
         self._loop.abandon()
-        _checkpoint.load(state_dict, self._loop.bases, self._loop.memory)
+        _checkpoint.load(state_dict, self._loop.bases, self._loop.memory, self.parts.remembers)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -357,6 +358,6 @@ class SharpnessAware(torch.optim.Optimizer):
         return {"_loop": self._loop, "defaults": self.defaults}
 
     def __repr__(self) -> str:
-        parts = self.parts
-        slots = [f"{name}={getattr(parts, name)!r}" for name in ("direction", "metric", "radius", "combine")]
+        filled = {field.name: getattr(self.parts, field.name) for field in fields(self.parts)}
+        slots = [f"{name}={part!r}" for name, part in filled.items() if part is not None]
         return f"{type(self).__name__}({', '.join(slots)})\naround " + "\nand ".join(map(repr, self.bases))

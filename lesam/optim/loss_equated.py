@@ -9,6 +9,7 @@ import torch  # noqa: F401 -- for the examples
 from ._averages import Blended
 from ._bases import Base
 from ._combiners import excess
+from ._directions import Gradient
 from ._one_pass import Stale
 from ._radii import EstimatedBudget, LossBudget
 from ._savers import BatchPart
@@ -136,7 +137,7 @@ class OnePassLESAM(SharpnessAware):
 
 
 class PartialLESAM(SharpnessAware):
-    r"""LE-SAM whose first pass is on a part of the batch: about its gain for little more than one pass.
+    r"""LE-SAM whose first pass is on a part of the batch: most of its gain for little more than one pass.
 
     .. math:: \rho_t = \min\!\left(\frac{\sigma_t}{\lVert u\rVert + \varrho},\ \rho_{max}\right), \qquad
               \epsilon = \rho_t\, \frac{u}{\lVert u\rVert}, \qquad
@@ -153,8 +154,10 @@ class PartialLESAM(SharpnessAware):
         sigma: The loss budget.
         share: Of the batch, for the first pass: what :meth:`few` counts by. Each step says what share its own first
             pass is on; one that does not is LE-SAM's, at two passes.
-        theta: Weight of the newest gradient in the average.
-        weight: :math:`\kappa`, weight of the part in multiples of its share.
+        theta: Weight of the newest gradient in the average, where there is one.
+        weight: :math:`\kappa`, weight of the part in multiples of its share. None climbs along the part alone, without
+            an average: :math:`u = p\, g_p`, as if no other sample's loss rose. The radius is about :math:`1 / p` times
+            LE-SAM's then, so give a larger cap or none.
         rho_max: Cap on the radius, or None.
         varrho: Keeps the division finite.
         **options: Those of :class:`SharpnessAware`; BatchNorm statistics follow the second pass, which sees the batch.
@@ -184,13 +187,15 @@ class PartialLESAM(SharpnessAware):
         sigma: Scalar = 0.35,
         share: float = 0.1,
         theta: Scalar = 0.2,
-        weight: Scalar = 3.0,
+        weight: Scalar | None = 3.0,
         rho_max: Scalar | None = 0.4,
         varrho: float = 1e-12,
         **options: Any,
     ) -> None:
+        average = Blended(theta, 1.0 if weight is None else weight)
+        direction = Gradient() if weight is None else average
         radius = LossBudget(sigma, rho_max, varrho)
-        super().__init__(base, direction=Blended(theta, weight), radius=radius, part=BatchPart(share), **options)
+        super().__init__(base, direction=direction, radius=radius, part=BatchPart(share), **options)
 
     def few(self, batch: int) -> int:
         """Samples of the first pass, for a batch of that many."""

@@ -28,6 +28,8 @@ def plain(name: str, value: object, low: float = 0.0, high: float = math.inf, *,
     """``value`` if it is a finite number in range: for what cannot be a schedule."""
     if callable(value):
         raise ValueError(f"{name} must be a number, got the schedule {value!r}")
+    if not _is_scalar(value):
+        raise ValueError(f"{name} must be {_wanted(low, high, open_low)}, got {value!r}")
     return _number(name, value, low, high, open_low)
 
 
@@ -47,14 +49,18 @@ def checked(name: str, value: object, low: float = 0.0, high: float = math.inf, 
 
 
 def _number(name: str, value: object, low: float, high: float, open_low: bool, where: str = "") -> float:
-    above = f" {'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
-    wanted = (f"a number{above}" if above else "a finite number") + (f" and <= {high:g}" if high < math.inf else "")
+    wanted = _wanted(low, high, open_low)
     if not _is_scalar(value):
         raise ValueError(f"{name} must be {wanted} or a schedule (step -> number){where}, got {value!r}")
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
         raise ValueError(f"{name} must be {wanted}{where}, got {value!r}")
     return number
+
+
+def _wanted(low: float, high: float, open_low: bool) -> str:
+    above = f" {'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
+    return (f"a number{above}" if above else "a finite number") + (f" and <= {high:g}" if high < math.inf else "")
 
 
 def _is_scalar(value: object) -> bool:

@@ -42,12 +42,12 @@ def made(trained: nn.Module, base_name: str = "sgd", **options: Any) -> lesam.Pa
 
 @every_base
 @both_styles
-@pytest.mark.parametrize("rho_max", [None, 0.2])
-def test_equals_the_long_hand_class(base_name: str, style: str, rho_max: float | None) -> None:
+@pytest.mark.parametrize("options", [{"rho_max": None}, {"rho_max": 0.2}, {"rho_max": None, "weight": None}], ids=str)
+def test_equals_the_long_hand_class(base_name: str, style: str, options: dict[str, float | None]) -> None:
     ours, theirs = network(), network()
-    opt = made(ours, base_name, rho_max=rho_max)
+    opt = made(ours, base_name, **options)
     base = BASES[base_name](theirs.parameters())
-    reference = PartialLESAMReference(list(theirs.parameters()), base, sigma=0.05, rho_max=rho_max)
+    reference = PartialLESAMReference(list(theirs.parameters()), base, sigma=0.05, **options)
     for x, y in batches(20):
         few = closure_for(base, theirs, x[:4], y[:4])
         expected = reference.step(closure_for(base, theirs, x, y), ascent=few, share=SHARE)
@@ -297,10 +297,18 @@ def test_shares_that_are_none(share: Any) -> None:
     model = network()
     opt, (x, y) = made(model), next(batches(1))
     closure = closure_for(opt, model, x, y)
-    with pytest.raises(ValueError, match="share must"):
+    wanted = "share must be a number > 0 and <= 1, got"  # and not "or a schedule", which a share cannot be
+    with pytest.raises(ValueError, match=wanted):
         opt.step(closure, ascent=closure, share=share)
-    with pytest.raises(ValueError, match="share must"):
+    with pytest.raises(ValueError, match=wanted):
         opt.clean(share=share)
+    with pytest.raises(ValueError, match=wanted):
+        lesam.PartialLESAM(torch.optim.SGD(model.parameters(), lr=0.1), share=share)
+
+
+def test_the_optimizer_names_the_part_it_climbs_on() -> None:
+    assert "part=BatchPart(share=" in repr(made(network()))
+    assert "part=" not in repr(lesam.SAM(torch.optim.SGD(network().parameters(), lr=0.1)))
 
 
 def test_a_share_is_refused_where_the_whole_batch_is_climbed() -> None:
@@ -333,3 +341,38 @@ def test_an_empty_batch_has_no_part() -> None:
     for batch in (0, True, "8"):
         with pytest.raises(ValueError, match="at least one sample, got"):
             lesam.BatchPart(0.1).count(batch)  # type: ignore[arg-type]
+
+
+def test_without_an_average_the_part_is_climbed_in_the_norm_layers_alone_under_loss_scaling() -> None:
+    """``rho = sigma / (p |g_p|)`` over the norm layers; nothing else moves, and nothing is remembered."""
+    model = batch_norm_network()
+    norms = lesam.norm_parameters(model)
+    opt = made(model, sigma=0.01, weight=None, rho_max=None, perturb=norms, model=model)
+    (x, y), few = next(batches(1)), 4
+    slopes = torch.autograd.grad(nn.functional.cross_entropy(model(x[:few]), y[:few]), norms)
+    length = torch.stack([slope.norm() for slope in slopes]).norm()
+    before = {parameter: parameter.detach().clone() for parameter in model.parameters()}
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with opt.clean(scaler, share=few / len(x)):
+        scaler.scale(nn.functional.cross_entropy(model(x[:few]), y[:few])).backward()
+    with opt.perturbed(scaler):
+        moved = {parameter: parameter.detach() - start for parameter, start in before.items()}
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+    scaler.step(opt)
+    assert float(opt.last.rho) == pytest.approx(float(0.01 / (few / len(x) * length)), rel=1e-6)
+    for norm, slope in zip(norms, slopes, strict=True):
+        torch.testing.assert_close(moved.pop(norm), float(opt.last.rho) * slope / length, rtol=1e-5, atol=1e-9)
+    assert not any(step.any() for step in moved.values())
+    assert not any(name.startswith("lesam") for entries in opt.state_dict()["state"].values() for name in entries)
+
+
+def test_an_average_that_is_not_climbed_is_not_kept() -> None:
+    """Loading a checkpoint with an average into a method without one leaves it out, there and in what it saves."""
+    first, model = network(), network()
+    with_average = made(first)
+    partial_step(with_average, first, next(batches(1)))
+    without = made(model, weight=None)
+    without.load_state_dict(with_average.state_dict())
+    assert not any("stale" in name for entries in without.state_dict()["state"].values() for name in entries)
+    with pytest.raises(ValueError, match=r"theta must .*got 5"):
+        made(model, weight=None, theta=5)

@@ -73,7 +73,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "sigma": [*NO_NUMBERS, None],
         "share": [*NO_NUMBERS, None, 0.0, 1.5],
         "theta": [*NO_NUMBERS, None, 1.5],
-        "weight": [*NO_NUMBERS, None],
+        "weight": NO_NUMBERS,  # None climbs without an average
         "rho_max": NO_NUMBERS,
         "varrho": [*NO_NUMBERS, None],
     },

@@ -13,7 +13,7 @@ class PartialLESAMReference(Reference):
 
     ``u = (a g_p + (1 - p) d) / s`` with ``a = min(1, weight p)`` and ``s = a + 1 - p``: ``g_p`` is the gradient of a
     part of the batch, a share ``p`` of it, and ``d`` the average of the gradients that earlier steps descended with. A
-    tensor that has none yet has ``u = g_p``.
+    tensor that has none yet has ``u = g_p``. Without a weight there is no average: ``u = g_p`` and ``s = p``.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class PartialLESAMReference(Reference):
         sigma: Scalar = 0.35,
         share: float = 0.1,
         theta: Scalar = 0.2,
-        weight: Scalar = 3.0,
+        weight: Scalar | None = 3.0,
         rho_max: Scalar | None = 0.4,
         varrho: Scalar = 1e-12,
     ) -> None:
@@ -36,11 +36,11 @@ class PartialLESAMReference(Reference):
     def step(self, closure: Closure, *, ascent: Closure | None = None, share: float = 1.0) -> Tensor:
         """One step; the loss is that of the batch at ``w + eps``, or at ``w`` where the part is the whole batch."""
         clean, g = self.gradient(ascent or closure)
-        of_part = min(1.0, self.at_this_step(self.weight) * share)
-        whole = of_part + 1.0 - share
+        of_part = share if self.weight is None else min(1.0, self.at_this_step(self.weight) * share)
+        whole = of_part if self.weight is None else of_part + 1.0 - share
         u: Vector = []
         for g_i, d_i in zip(g, self.d, strict=True):
-            both = g_i is not None and d_i is not None and share < 1.0
+            both = g_i is not None and d_i is not None and share < 1.0 and self.weight is not None
             u.append((of_part * g_i + (1.0 - share) * d_i) / whole if both else g_i)  # type: ignore[operator]
         u_norm = norm(u)
         if u_norm == 0:

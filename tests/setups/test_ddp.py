@@ -100,11 +100,11 @@ def one_perturbation(
     return {"weights": numbers(model), "reductions": counter.reductions, "bytes": counter.bytes, "rho": opt.last.rho}
 
 
-def on_a_part(style: str) -> dict[str, Any]:
+def on_a_part(style: str, weight: float | None) -> dict[str, Any]:
     """Each process climbs on the first quarter of its half."""
     model = network()
     ddp = DistributedDataParallel(model)
-    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25, model=ddp)
+    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25, weight=weight, model=ddp)
     for x, y in shared_batches():
         few = opt.few(len(x))
         partial_step(opt, ddp, (x, y), (x[:few], y[:few]), style)
@@ -291,7 +291,11 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
         for wrapping in ("bucket view", "static graph")
         for name in ("lesam", "lesamplus")
     },
-    **{f"part {style}": partial(on_a_part, style) for style in ("closure", "contexts")},
+    **{
+        f"part {style} {weight}": partial(on_a_part, style, weight)
+        for style in ("closure", "contexts")
+        for weight in (3.0, None)
+    },
     "statistics global": partial(statistics, "global"),
     "statistics local": partial(statistics, "local"),
     **{
@@ -327,14 +331,15 @@ def test_two_processes_equal_one_with_the_whole_batch(outcomes: Any, name: str, 
     assert_equal_to(alone(BY_NAME[name]), [result["weights"] for result in results])
 
 
+@pytest.mark.parametrize("weight", [3.0, None])
 @pytest.mark.parametrize("style", ["closure", "contexts"])
-def test_two_processes_climb_on_the_parts_of_both(outcomes: Any, style: str):
+def test_two_processes_climb_on_the_parts_of_both(outcomes: Any, style: str, weight: float | None):
     model = network()
-    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25)
+    opt = lesam.PartialLESAM(BASES["sgd"](model.parameters()), sigma=0.05, share=0.25, weight=weight)
     part = torch.tensor([0, 1, 8, 9])  # a quarter of each half
     for x, y in batches(STEPS):
         partial_step(opt, model, (x, y), (x[part], y[part]))
-    results = outcomes[f"part {style}"]
+    results = outcomes[f"part {style} {weight}"]
     assert_equal_to(numbers(model), [result["weights"] for result in results])
     assert float(results[0]["cost"]) == pytest.approx(1.25)
     assert float(results[0]["rho"]) == pytest.approx(float(opt.last.rho))

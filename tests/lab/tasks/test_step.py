@@ -108,9 +108,12 @@ def test_norm_layers_alone_can_be_climbed_and_everything_is_descended(tmp_path: 
     assert_close(final_weights(config, tmp_path), long_hand(config, sigma=0.35, only="norms."))
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5])
-def test_partial_lesam_climbs_on_the_first_images_of_a_batch(share: float, tmp_path: Path) -> None:
-    settings = (f"optimizer.share={share}", "optimizer.sigma=0.2", "schedule.epochs=4", "record.keep=1")
+@pytest.mark.parametrize(("share", "weight"), [(0.2, 3.0), (0.5, None)])
+def test_partial_lesam_climbs_on_the_first_images_of_a_batch(
+    share: float, weight: float | None, tmp_path: Path
+) -> None:
+    chosen = (f"optimizer.share={share}", f"optimizer.weight={'null' if weight is None else weight}")
+    settings = (*chosen, "optimizer.sigma=0.2", "schedule.epochs=4", "record.keep=1")
     config = smoke("partiallesam", "schedule.budget_anneal_start=null", *settings)
     splits = load(config.data.name, **config.data.options)
     torch.manual_seed(mix("weights", config.seed))
@@ -120,7 +123,7 @@ def test_partial_lesam_climbs_on_the_first_images_of_a_batch(share: float, tmp_p
     base = torch.optim.SGD(
         model.parameters(), lr=0.0, momentum=config.optimizer.momentum, weight_decay=config.optimizer.weight_decay
     )
-    reference = PartialLESAMReference(list(model.parameters()), base, sigma=0.2)
+    reference = PartialLESAMReference(list(model.parameters()), base, sigma=0.2, weight=weight)
 
     def passing(images: torch.Tensor, labels: torch.Tensor, keep: bool) -> Callable[[], torch.Tensor]:
         def closure() -> torch.Tensor:
