@@ -25,7 +25,7 @@ def test_the_study_judges_cost_by_the_record() -> None:
     assert high < 1.02
     said = " ".join((ROOT / "docs/study.md").read_text().split())
     turns = len(found["ratios"])
-    assert f"{found['mean']:.2f} times that of SAM (95 % interval {low:.2f} to {high:.2f}, {turns} turns;" in said
+    assert f"{found['mean']:.4f} times that of SAM (95 % interval {low:.4f} to {high:.4f}, {turns} turns;" in said
 
 
 def test_the_document_is_what_the_make_target_writes():

@@ -1,9 +1,9 @@
-"""Who competes for the price: methods of one pass a step to two, each searched over five settings, on five stages."""
+"""Who competes for the price: methods of one pass a step to three, each searched over five settings, on five stages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lesam.lab import recipes
 from lesam.lab.config.optimizer import title
@@ -29,6 +29,26 @@ UNCAPPED: Setting = ("optimizer.rho_max=null",)
 NORMS: Setting = ("optimizer.perturb=norms",)
 NORM_LAYERS = ("digits", "cifar100-resnet18")
 """Stages whose networks have norm layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnNormLayers:
+    """How one of :data:`OURS` climbs norm layers alone, and which of five budgets its trials are of."""
+
+    changes: Setting
+    everything: slice
+    """Two, for climbing everything."""
+    norms: slice
+    """Three, for the norm layers alone."""
+
+
+ON_NORM_LAYERS: Mapping[str, OnNormLayers] = {
+    # Without its average, which in pilots was worse there.
+    PARTIAL: OnNormLayers((*NORMS, "optimizer.weight=null"), everything=slice(3, 5), norms=slice(1, 4)),
+    ONE_PASS: OnNormLayers(NORMS, everything=slice(2, 4), norms=slice(2, 5)),
+}
+"""Where a network has norm layers, five trials choose a budget and what is climbed."""
+
 FALLING: Setting = ("optimizer.threshold=1", "optimizer.threshold_end=-1")
 """AE-SAM's threshold over training, as its authors have it."""
 
@@ -39,7 +59,17 @@ SAM's best radius on MNIST-1D is four times as large with a warm-up: these put f
 in the middle.
 """
 
-LIKE: Mapping[str, str] = {"looksam": "sam", "aesam": "sam", "emasam": "msam", PARTIAL: "lesam", ONE_PASS: "lesam"}
+DEARER = ("vasso", "wsam", "crsam")
+"""Relatives that save nothing, at two passes and three."""
+
+TOLD_APART = ("mnist1d-mlp", "digits")
+"""Stages on which these compete too: runs take seconds, and LE-SAM's gain is large against the noise."""
+
+LIKE: Mapping[str, str] = {
+    **dict.fromkeys(("looksam", "aesam", *DEARER), "sam"),
+    "emasam": "msam",
+    **dict.fromkeys(OURS, "lesam"),
+}
 """Methods that no stage of the study has, and those whose radii or budgets they are searched over."""
 
 
@@ -65,14 +95,13 @@ STAGES = (*map(_with_kin, (entries.MLP, entries.CNN, entries.CIFAR_MLP, DIGITS))
 def groups(stage: Ranges, scale: str) -> list[Group]:
     """The base, and all that is searched on top of it; few on the stage whose runs take minutes."""
     base, sam, lesam = stage.base_entry(), stage.entry("sam"), stage.entry("lesam")
-    # Without a cap, as LE-SAM is on these stages.
-    ours = (stage.entry(PARTIAL, fixed=UNCAPPED), _one_pass(stage))
+    ours = tuple(_ours(stage, method) for method in OURS)
     if scale == "smoke":  # a look at the machinery
         base = replace(base, settings=base.settings[:2], fixed=stage.smoke)
         others = (*ours, _now_and_then(stage, "sam"), lesam)
         single = (replace(one, settings=one.settings[:1], fixed=(*one.fixed, *stage.smoke)) for one in others)
         return [Group(entries=(base,)), Group(entries=tuple(single))]
-    alone = _each_alone(stage) if stage.recipe in NORM_LAYERS else []
+    alone = [entry for method in OURS for entry in _each_alone(stage, method)]
     if stage is CONVOLUTIONAL:
         return _judged(stage, base, ours, (*alone, stage.entry("msam"), sam), lesam)
     one_pass = alone + [stage.entry(method) for method in ("msam", "s2sam", "emasam")]
@@ -85,7 +114,7 @@ def groups(stage: Ranges, scale: str) -> list[Group]:
         stage.entry("aesam", fixed=FALLING),
         stage.entry("esam"),
     )
-    return _judged(stage, base, ours, (*one_pass, *between, sam), lesam)
+    return _judged(stage, base, ours, (*one_pass, *between, *_dearer(stage), sam), lesam)
 
 
 def _judged(
@@ -97,23 +126,34 @@ def _judged(
     return [first, second, Group(entries=others), last]
 
 
-def _one_pass(stage: Ranges) -> Entry:
-    """Where a network has norm layers, five trials choose a budget and what is climbed.
-
-    That is everything, or the norm layers alone, which bear larger budgets.
-    """
-    entry = stage.entry(ONE_PASS, fixed=UNCAPPED)
+def _ours(stage: Ranges, method: str) -> Entry:
+    """Without a cap, as LE-SAM is on these stages; over five budgets, or fewer of each of two things to climb."""
+    entry = stage.entry(method, fixed=UNCAPPED)
     if stage.recipe not in NORM_LAYERS:
         return entry
-    _, _, small, middle, large = entry.settings
-    return replace(entry, settings=(small, middle, *((*budget, *NORMS) for budget in (small, middle, large))))
+    budgets, on = entry.settings, ON_NORM_LAYERS[method]
+    norms = ((*budget, *on.changes) for budget in budgets[on.norms])
+    return replace(entry, settings=(*budgets[on.everything], *norms))
 
 
-def _each_alone(stage: Ranges) -> list[Entry]:
+def _each_alone(stage: Ranges, method: str) -> list[Entry]:
     """What each of the two gives alone, over all five budgets."""
+    if stage.recipe not in NORM_LAYERS:
+        return []
     return [
-        stage.entry(ONE_PASS, f"{title(ONE_PASS)}, everything", UNCAPPED),
-        stage.entry(ONE_PASS, f"{title(ONE_PASS)}, norm layers alone", (*UNCAPPED, *NORMS)),
+        stage.entry(method, f"{title(method)}, everything", UNCAPPED),
+        stage.entry(method, f"{title(method)}, norm layers alone", (*UNCAPPED, *ON_NORM_LAYERS[method].changes)),
+    ]
+
+
+def _dearer(stage: Ranges) -> list[Entry]:
+    """Relatives of two passes and three, and both passes with norm layers alone climbed (SAM-ON)."""
+    if stage.recipe not in TOLD_APART:
+        return []
+    alone = ("sam", "lesam") if stage.recipe in NORM_LAYERS else ()
+    return [
+        *map(stage.entry, DEARER),
+        *(stage.entry(method, f"{title(method)}, norm layers alone", NORMS) for method in alone),
     ]
 
 

@@ -57,8 +57,7 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
             right.annotate("not timed", (0.5, 0.5), xycoords="axes fraction", ha="center", fontsize="small")
         left.set_title(one.stage.recipe, fontsize="medium", loc="left")
         left.set_ylabel("test accuracy (%)")
-        if floor is not None:
-            left.set_ylim(bottom=floor)
+        left.set_ylim(bottom=floor, top=min(left.get_ylim()[1], 100.0))  # bars of seeds that collapsed reach higher
     lines = shared_legend(figure)
     figure.set_figheight(HEIGHT * len(shown) + LINE * lines + 0.5)
     figure.suptitle(f"{scale} scale; means and standard deviations over seeds", fontsize="small")

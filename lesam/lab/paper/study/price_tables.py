@@ -159,7 +159,7 @@ class Frontier:
 
 def summary(frontiers: Sequence[Frontier]) -> Table:
     """What each entry keeps over the stages that count and that it has run on: in the mean, and where it is least."""
-    rows: Table = [("entry", "passes", "stages", "mean share (%)", "worst share (%)", f"not inferior to {LESAM}")]
+    rows: Table = [("entry", "passes", "stages", "kept, mean (%)", "kept, worst (%)", f"not inferior to {LESAM}")]
     counted = [one for one in frontiers if one.counts]
     names = dict.fromkeys(name for one in counted for name in one.points)
     for name in names:

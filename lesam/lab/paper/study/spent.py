@@ -14,14 +14,23 @@ HOUR = 3600
 
 
 def spent(contest: Contest, records: Sequence[Record], scale: str = "small") -> list[tuple[str, ...]]:
-    """A row a stage and one for all; a run's hours are those of its own clock, evaluations included."""
+    """A row a stage and one for all; a run's hours are those of its own clock, evaluations included.
+
+    A run that answers for several entries stands in the plan for each of them, and was trained once.
+    """
     rows = []
     for stage in contest.stages:
-        seconds = [one.seconds for one in records if one.recipe == stage.recipe and one.part != "time"]
-        rows.append((stage.recipe, planned(contest, stage, scale), len(seconds), math.fsum(seconds) / HOUR))
-    rows.append(("all", sum(row[1] for row in rows), sum(row[2] for row in rows), math.fsum(row[3] for row in rows)))
-    head = ("stage", "runs planned", "runs recorded", "hours")
-    return [head, *((name, f"{plan:,}", f"{done:,}", f"{hours:.1f}") for name, plan, done, hours in rows)]
+        of = [one for one in records if one.recipe == stage.recipe and one.part != "time"]
+        seconds = {one.fingerprint: one.seconds for one in of}
+        counts = (planned(contest, stage, scale), len(of), len(seconds))
+        rows.append((stage.recipe, counts, math.fsum(seconds.values())))
+    total = [sum(column) for column in zip(*(counts for _, counts, _ in rows), strict=True)]
+    rows.append(("all", (total[0], total[1], total[2]), math.fsum(seconds for _, _, seconds in rows)))
+    head = ("stage", "planned", "recorded", "different runs", "hours")
+    return [
+        head,
+        *((name, *(f"{count:,}" for count in counts), f"{seconds / HOUR:.1f}") for name, counts, seconds in rows),
+    ]
 
 
 def planned(contest: Contest, stage: Ranges, scale: str = "small") -> int:

@@ -69,7 +69,9 @@ def test_what_is_spent_is_counted_against_the_plan_that_was_written_beforehand()
     assert (plan["mnist1d-mlp"], plan["cifar100-resnet18"], plan["all"]) == ("1,332", "84", "2,176")
     run = dataclasses.replace(repetitions("SAM", [0.7])[0], recipe="cifar100-resnet18", seconds=1800.0)
     clock = dataclasses.replace(run, part="time")  # no run of the plan
-    assert row(run, run, clock) == ("cifar100-resnet18", "84", "2", "1.0")
+    again = dataclasses.replace(run, entry="SAM by another name")  # one run, for two entries
+    other = dataclasses.replace(run, fingerprint="another")
+    assert row(run, again, other, clock) == ("cifar100-resnet18", "84", "3", "2", "1.0")
 
 
 def test_entries_on_wrong_labels_are_compared_with_those_on_wrong_labels():

@@ -70,10 +70,13 @@ def test_every_entry_is_searched_alike_and_those_of_the_study_are_its_runs(stage
         name: {config.fingerprint for _, config in entry.trials(scale="small", seeds=(0, 1))}
         for name, entry in ours.items()
     }
-    halves = [prints[name] for name in ours if name.startswith("One-pass LE-SAM, ")]
-    assert len(halves) == (2 if stage in (DIGITS, CONVOLUTIONAL) else 0)
-    if halves:  # its trials are some of theirs
-        assert prints.pop("One-pass LE-SAM") <= set.union(*halves)
+    for method in ("Partial LE-SAM", "One-pass LE-SAM"):
+        halves = [prints[name] for name in ours if name.startswith(f"{method}, ")]
+        assert len(halves) == (2 if stage in (DIGITS, CONVOLUTIONAL) else 0)
+        if halves:  # its trials are some of theirs
+            both = prints.pop(method)
+            assert both <= set.union(*halves)
+            assert [len(both & half) for half in halves] == [4, 6]  # two seeds each
     assert len(set.union(*prints.values())) == 10 * len(prints)
     studied = next((one for one in STUDY.stages if one.recipe == stage.recipe), None)
     theirs = {} if studied is None else entries(STUDY, studied)
@@ -96,6 +99,16 @@ def test_late_sam_has_an_eighth_of_the_epochs_and_radii_are_scheduled_as_the_rec
         )
         assert budget == radius
         assert budget.budget_anneal_start is not None
+
+
+def test_relatives_that_save_nothing_compete_where_methods_can_be_told_apart():
+    dear = {"VaSSO", "WSAM", "CR-SAM"}
+    norms = {"SAM, norm layers alone", "LE-SAM, norm layers alone"}
+    found = {of.recipe: (dear | norms) & {*entries(PRICE, of)} for of in PRICE.stages}
+    assert {recipe: names for recipe, names in found.items() if names} == {"mnist1d-mlp": dear, "digits": dear | norms}
+    digits = entries(PRICE, DIGITS)
+    for name in norms:
+        assert digits[name].config(digits[name].settings[0], scale="small", seed=0).optimizer.perturb == "norms"
 
 
 def test_shares_and_verdicts():
