@@ -72,7 +72,17 @@ def described(target: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; errors of use end in one sentence, not in a trace."""
+    """Run the command line, that of the process by default: then one that trains with others ends here."""
+    code = _answer(arguments)
+    if arguments is None and "torch" in sys.modules:
+        from lesam.lab.training.ending import end_if_one_of_several
+
+        end_if_one_of_several(code)
+    return code
+
+
+def _answer(arguments: list[str] | None) -> int:
+    """What the command comes to, as an exit code; errors of use end in one sentence, not in a trace."""
     try:
         app = make_app()
         app(arguments, result_action="return_value")

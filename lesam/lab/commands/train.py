@@ -80,10 +80,9 @@ def train(
         return
     # Only now: what needs seconds to import should not delay an error in the arguments.
     from lesam.lab.training.divergence import raise_if_diverged
-    from lesam.lab.training.fabric import leave, make_fabric
+    from lesam.lab.training.fabric import make_fabric
     from lesam.lab.training.loop import train as train_run
 
     fabric = make_fabric(configs[0].system)
     summaries = [train_run(config, runs=runs, fabric=fabric, again=again) for config in configs]
-    leave()
     raise_if_diverged(summaries, "--again trains anew")

@@ -49,13 +49,6 @@ def make_fabric(system: SystemConfig) -> Fabric:
     return fabric
 
 
-def leave() -> None:
-    """Part from the other processes when all is done; a group that is still there when Python ends may abort it."""
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()  # nothing may be under way then
-        torch.distributed.destroy_process_group()
-
-
 def processes(system: SystemConfig) -> int:
     """How many processes would train a run, without launching any.
 

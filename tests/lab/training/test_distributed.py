@@ -79,6 +79,36 @@ def test_two_processes_equal_one(method: str, strategy: str, precision: str, tmp
             assert other["train_loss"] == pytest.approx(row["train_loss"], rel=1e-4)
 
 
+WITNESS = """
+import atexit, pathlib, os
+
+class Witness:
+    def __del__(self, write=pathlib.Path.write_text, path=pathlib.Path(os.environ["WITNESS"])):
+        if "RANK" in os.environ:
+            write(path / ("torn down " + os.environ["RANK"]), "")
+
+witness = Witness()
+if "RANK" in os.environ:
+    atexit.register(pathlib.Path(os.environ["WITNESS"], "exit functions " + os.environ["RANK"]).touch)
+"""
+
+
+def test_a_process_of_several_calls_exit_functions_and_is_not_torn_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of a group outlive it, and one of them that lets go of a tensor meanwhile would abort the process."""
+    (tmp_path / "sitecustomize.py").write_text(WITNESS)
+    (tmp_path / "seen").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("WITNESS", str(tmp_path / "seen"))
+    result = launched(2, *NORMALISED, "-o", str(tmp_path / "runs"))
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in (tmp_path / "seen").iterdir()} == {"exit functions 0", "exit functions 1"}
+    diverged = launched(2, *NORMALISED, "--set", "optimizer.lr=1e30", "-o", str(tmp_path / "runs"))
+    assert "exitcode  : 3 " in diverged.stderr  # torchrun may end the second when it sees the first end
+    assert not [path for path in (tmp_path / "seen").iterdir() if "torn" in path.name]
+
+
 def test_two_processes_go_on_after_a_stop(tmp_path: Path) -> None:
     """A run of one epoch, continued: the same weights as without a stop, and the finished run is left alone."""
     config = config_of("lesam")
