@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -96,6 +96,13 @@ class Bases:
         """Write numbers into every group."""
         for group in self.param_groups:
             group.update({PREFIX + name: value for name, value in numbers.items()})
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove the numbers that another method's part has noted: nobody would keep them up to date."""
+        kept = {STEP, *(PREFIX + name for name in names)}
+        for group in self.param_groups:
+            for key in [key for key in group if str(key).startswith(PREFIX) and key not in kept]:
+                del group[key]
 
     # ------------------------------------------------------------------ a step
 

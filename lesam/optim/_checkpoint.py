@@ -42,10 +42,11 @@ def save(bases: Bases, memory: Memory) -> StateDict:
     return whole
 
 
-def load(saved: StateDict, bases: Bases, memory: Memory, remembers: Collection[str]) -> None:
+def load(saved: StateDict, bases: Bases, memory: Memory, remembers: Collection[str], notes: Collection[str]) -> None:
     """Load a state dict made by :func:`save`, or one of the bare base optimizer (then the method starts afresh).
 
-    What another method has saved and this one does not remember is left out: it would grow old in every later one.
+    What another method has saved, and this one neither remembers nor notes in the groups, is left out: it would grow
+    old in every later one.
     """
     if len(saved["param_groups"]) != len(bases.param_groups):
         raise ValueError(
@@ -67,6 +68,7 @@ def load(saved: StateDict, bases: Bases, memory: Memory, remembers: Collection[s
     else:
         _part(whole, saved.get(BASES), bases)
     bases.set_steps(bases.steps)
+    bases.keep_only(notes)
     memory.forget()
     for number, parameter in _numbered(saved, bases):
         entries = ours.get(number, {})

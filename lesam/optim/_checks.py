@@ -195,8 +195,15 @@ def two_passes_at_most(loop: Loop) -> None:
 
 
 def no_other_ascent(loop: Loop, ascent: object) -> None:
-    """Refuse a first pass on another loss where its gradient may be what the step descends with."""
-    if ascent is not None and loop.parts.gate is not None:
+    """Refuse a first pass on another loss where there is none, or where a step may descend with its gradient alone."""
+    if ascent is None:
+        return
+    if loop.parts.direction.passes == 1:
+        raise ValueError(
+            f"ascent= is for the first pass, and {loop.parts.direction!r} climbs without one: leave it out, or use a "
+            "method of two passes"
+        )
+    if loop.parts.gate is not None:
         raise ValueError(
             f"ascent= cannot be used with {loop.parts.gate!r}: a step that does not climb descends with the gradient "
             "of the first pass, which would be of another loss"

@@ -234,7 +234,8 @@ class SharpnessAware(torch.optim.Optimizer):
             closure: Clears the gradients, computes the loss, calls ``backward()`` and returns the loss. Or a list of
                 these, one for each micro-batch, each of its own undivided mean loss. Without it, takes the step that
                 ``perturbed()`` has prepared; a closure given then is called once, for its hooks.
-            ascent: For the first pass, if its loss is another one.
+            ascent: For the first pass, if its loss is another one. Methods that descend with the first gradient as well
+                (LE-SAM+, GSAM, WSAM, CR-SAM, LookSAM) then descend with that of the other loss.
             sample_losses: ``fn(indices=None)`` returning the loss of each sample (of those samples), instead of a
                 closure: for :class:`TopSamples`.
             share: Of the batch that ``ascent`` is on, for :class:`BatchPart`; without ``ascent`` it is all of it.
@@ -349,7 +350,8 @@ class SharpnessAware(torch.optim.Optimizer):
         self._loop.step.expect("load_state_dict()", Phase.IDLE, Phase.CLEANED, Phase.READY)
         state_dict = _checkpoint.hooked(self, self._optimizer_load_state_dict_pre_hooks, state_dict.copy())
         self._loop.abandon()
-        _checkpoint.load(state_dict, self._loop.bases, self._loop.memory, self.parts.remembers)
+        notes = () if self.parts.gate is None else self.parts.gate.start
+        _checkpoint.load(state_dict, self._loop.bases, self._loop.memory, self.parts.remembers, notes)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 

@@ -213,6 +213,31 @@ def test_a_first_pass_on_another_loss_or_outside_clean():
     assert same_bits(before, model_bits(model))
 
 
+@pytest.mark.parametrize("name", ["onepasslesam", "msam", "s2sam", "emasam"])
+def test_a_first_pass_is_refused_where_there_is_none(name: str):
+    model = network()
+    opt = lesam.METHODS[name](sgd(model))
+    x, y = next(batches(1))
+    closure = closure_for(opt, model, x, y)
+    with pytest.raises(ValueError, match="climbs without one: leave it out, or use a method of two passes"):
+        opt.step(closure, ascent=closure)
+    opt.step(closure)
+
+
+def test_another_method_leaves_the_statistics_out_and_a_gate_keeps_them():
+    """What nobody keeps up to date would be taken up again by a later AE-SAM."""
+    model = network()
+    opt = lesam.AESAM(sgd(model))
+    train(opt, model, 3)
+    saved = opt.state_dict()
+    other, again = lesam.SAM(sgd(model)), lesam.AESAM(sgd(model))
+    other.load_state_dict(saved)
+    again.load_state_dict(saved)
+    assert [key for key in other.param_groups[0] if key.startswith("lesam_")] == ["lesam_step"]
+    assert other.steps == again.steps == 3
+    assert again.param_groups[0]["lesam_square_mean"] == saved["param_groups"][0]["lesam_square_mean"] > 0
+
+
 def test_bases_keep_numbers_of_their_own_apart():
     """Two bases in one method: the statistics are in the groups of both, and saved with both."""
     model = network()

@@ -24,6 +24,7 @@ def make_stepper(
     """The way to take a step: plain, with a closure, with sample losses, or in two contexts for fp16."""
     if config.method in PLAIN:
         return _plain(config, optimizer, objective, scaler)
+    _refuse_other_ascent(config, optimizer, objective)
     whole = type(objective).part is Objective.part or objective.ascent_loss is not None  # no part of these losses
     if climbs_a_part(config) and (whole or config.micro_batches > 1):
         raise ValueError(
@@ -101,13 +102,24 @@ def _sampled(optimizer: Any, objective: Objective) -> Stepper:
     return step
 
 
+def _refuse_other_ascent(config: OptimizerConfig, optimizer: Any, objective: Objective) -> None:
+    """Before a run begins, what the optimizer would refuse in its first step."""
+    if objective.ascent_loss is None:
+        return
+    if optimizer.parts.direction.passes == 1:
+        raise ValueError(f"{config.method} has no first pass that could climb another loss: set task.ascent=full")
+    if optimizer.parts.gate is not None:
+        raise ValueError(
+            f"{config.method} may descend with its first gradient, and this task climbs another loss: set "
+            "task.ascent=full"
+        )
+
+
 def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scaler: Any) -> Stepper:
     if config.method == "esam":
         raise ValueError("esam chooses samples by their losses and has no fp16 path; use --precision bf16-mixed")
     if optimizer.parts.combine.mirrors:
         raise ValueError(f"{config.method} takes three passes and has no fp16 path; use --precision bf16-mixed")
-    if objective.ascent_loss is not None and optimizer.parts.gate is not None:
-        raise ValueError(f"{config.method} may descend with its first gradient, and this task climbs another loss")
 
     def unscaled() -> Tensor:
         optimizer.zero_grad()

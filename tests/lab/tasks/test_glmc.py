@@ -298,6 +298,12 @@ def test_esam_chooses_mixtures_by_their_losses_and_refuses_another_ascent(tmp_pa
         session_of("esam", "task.ascent=no_sim")
 
 
+@pytest.mark.parametrize("method", ["msam", "onepasslesam", "aesam"])
+def test_another_ascent_is_refused_before_the_run_where_it_has_no_meaning(method: str) -> None:
+    with pytest.raises(ValueError, match=rf"{method} .*task\.ascent=full"):
+        session_of(method, "task.ascent=no_sim")
+
+
 def test_a_network_without_the_heads_is_refused() -> None:
     config = override(recipes.build("cifar100-lt100-glmc", method="sgd", scale="smoke"), ["model.name=resnet32"])
     with pytest.raises(ValueError, match="four heads, resnet32_glmc; got resnet32"):
