@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from measuring import report, table
@@ -23,12 +24,15 @@ from lesam.lab.runs.statistics import PairedDifference, Spread
 
 TARGETS = {
     "Partial LE-SAM / SGD": 1.15,
+    "Partial LE-SAM, norm layers alone / SGD": 1.15,
     "One-pass LE-SAM / SGD": 1.15,
     "LE-SAM / two passes and a step": 1.02,
     "LE-SAM / SAM": 1.02,
     "ESAM / SAM": 1.0,
 }
 METHODS = ("lesam", "sam", "esam", "partiallesam", "onepasslesam", "msam", "s2sam")
+NORMS = "partiallesam, norm layers alone"
+"""As it does best on convolutional networks (docs/price.md)."""
 
 
 class Subject:
@@ -57,7 +61,11 @@ class Subject:
         return step
 
     def _ours(self, name: str) -> Callable[[], object]:
-        opt = lesam.METHODS[name](self.base)
+        if name == NORMS:
+            norms = lesam.norm_parameters(self.model)
+            opt: Any = lesam.PartialLESAM(self.base, weight=None, rho_max=None, perturb=norms)
+        else:
+            opt = lesam.METHODS[name](self.base)
         if isinstance(opt, lesam.PartialLESAM):
             few, batch = opt.few(len(self.images)), len(self.images)
             return lambda: opt.step(self._loss, ascent=lambda: self._loss(few), share=few / batch)
@@ -76,7 +84,7 @@ def measured(batch: int, repeats: int) -> dict[str, list[float]]:
     torch.manual_seed(0)
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(100, (batch,))
-    names = ("one pass and a step", "two passes and a step", *METHODS)
+    names = ("one pass and a step", "two passes and a step", *METHODS, NORMS)
     subjects = {name: Subject(name, images, labels) for name in names}
     taken: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats + 2):  # buffers are made in the first two
@@ -101,6 +109,7 @@ def main() -> None:
     one, two = seconds["one pass and a step"], seconds["two passes and a step"]
     ratios = {
         "Partial LE-SAM / SGD": seconds["partiallesam"] / one,
+        "Partial LE-SAM, norm layers alone / SGD": seconds[NORMS] / one,
         "One-pass LE-SAM / SGD": seconds["onepasslesam"] / one,
         "MSAM / SGD": seconds["msam"] / one,
         "S2-SAM / SGD": seconds["s2sam"] / one,

@@ -65,12 +65,12 @@ class Ranges:
             trial=self.trial,
         )
 
-    def twice_the_epochs(self, scale: str) -> Entry:
-        """The base with the compute of two passes."""
+    def twice_the_epochs(self, scale: str, labels: str = "", fixed: Setting = ()) -> Entry:
+        """The base with the compute of two passes; ``labels`` names the ones that ``fixed`` sets."""
         own = self._schedule(scale)
         # Recipes that count steps have more epochs than they need.
         longer = f"schedule.epochs={2 * own.epochs}" if own.steps is None else f"schedule.steps={2 * own.steps}"
-        return self.base_entry(f"{title(self.base)}, twice the epochs", (longer,))
+        return self.base_entry(f"{title(self.base)}, twice the epochs{labels}", (longer, *fixed))
 
     def epochs(self, scale: str) -> int:
         """How long the recipe trains."""

@@ -44,14 +44,18 @@ def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure |
             shown[name] = found
     if not shown:
         return None
-    order = sorted(shown, key=lambda name: shown[name].spread.mean)
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.22 * len(order)), layout="constrained")
+    rows = _rows(stage, scale, shown)
+    order = [name for name in rows if name in shown]
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.22 * len(rows)), layout="constrained")
     axis = figure.add_subplot()
     colours = _colours(stage, scale)
     # An entry that lost the run would make one column of all others: it is written at the edge.
     edge = -max(shown[name].spread.mean for name in order)
     far = [name for name in order if shown[name].spread.mean < edge < 0]
-    for height, name in enumerate(order):
+    for height, name in enumerate(rows):
+        if name not in shown:
+            axis.axhspan(height - 0.5, height + 0.5, color="black", alpha=0.08, linewidth=0, zorder=0)
+            continue
         mean, half = shown[name].spread.mean, shown[name].half_width
         if name in far:
             words = f"\N{LEFTWARDS ARROW} {mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
@@ -60,11 +64,13 @@ def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure |
             axis.errorbar(mean, height, xerr=half, fmt="o", color=colours[name], capsize=2, markersize=4)
     if far:
         axis.set_xlim(left=edge)
-    axis.set_yticks(range(len(order)), order, fontsize="small")
+    axis.set_yticks(range(len(rows)), rows, fontsize="small")
+    for label in axis.get_yticklabels():
+        label.set_fontweight("normal" if label.get_text() in shown else "bold")
     axis.axvline(0.0, color="black", linewidth=0.8)
     axis.set_xlabel(f"test accuracy above {base} on the same labels (points)")
     axis.grid(axis="x", alpha=0.3)
-    axis.set_ylim(-0.7, len(order) - 0.3)
+    axis.set_ylim(-0.7, len(rows) - 0.5)
     counts = [found.spread.n for found in shown.values()]
     seeds = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
     return _captioned(figure, scale, f"means and 95 % intervals, n = {seeds}")
@@ -95,17 +101,33 @@ def flatness(records: Sequence[Record], scale: str) -> Figure | None:
         return None
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     colours = _colours(MLP, scale)
-    for axis, column in zip(figure.subplots(1, 2), ("eigenvalue", "trace"), strict=True):
+    measures = (("eigenvalue", "largest eigenvalue"), ("trace", "trace"))
+    for axis, (column, words) in zip(figure.subplots(1, 2), measures, strict=True):
         said: set[str] = set()
         for one in tracked:
             label = None if one.entry in said else one.entry
             said.add(one.entry)
             look = {"color": colours[one.entry], "linestyle": "--" if one.entry.endswith(BOTH) else "-"}
             axis.plot(one.curve["train_loss"], one.curve[column], alpha=0.6, lw=0.8, label=label, **look)
-        axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=f"{column} of the Hessian")
+        label = f"{words} of the Hessian"
+        axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=label)
         axis.invert_xaxis()
     shared_legend(figure)
     return _captioned(figure, scale, "one line for each run")
+
+
+def _rows(stage: Ranges, scale: str, shown: Mapping[str, Difference]) -> list[str]:
+    """Entries from the lowest row to the highest: the best of a section above, and a section's heading above that."""
+    own = {title(stage.base), *(entry.name for group in groups(stage, scale)[:2] for entry in group.entries)}
+    sections = {
+        "wrong labels": [name for name in shown if labels_of(name)],
+        "variants and controls": [name for name in shown if name not in own and not labels_of(name)],
+        "methods": [name for name in shown if name in own],
+    }
+    found: list[str] = []
+    for heading, names in sections.items():
+        found += [*sorted(names, key=lambda name: shown[name].spread.mean), heading] if names else []
+    return found
 
 
 def _captioned(figure: Figure, scale: str, words: str) -> Figure:

@@ -142,6 +142,7 @@ def further(stage: Ranges, scale: str) -> list[Entry]:
     return [
         *(stage.entry(method, f"{title(method)}, in the last quarter only", late) for method in ("sam", "lesam")),
         stage.base_entry(f"{title(stage.base)}{NOISY}", WRONG),
+        stage.twice_the_epochs(scale, NOISY, WRONG),
         *(stage.entry(method, f"{title(method)}{NOISY}", WRONG) for method in ("sam", "lesam", "lesamplus")),
     ]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesam.flatness.figures import shared_legend
@@ -30,25 +32,10 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
     looks = _looks(scale)
     for (left, right), one in zip(panels, shown, strict=True):
         floor, aside = _floor(one), _aside(one)
-        for name, point in one.points.items():
-            colour, marker = looks[name]
-            for axis, price in ((left, point.passes + aside[name]), (right, point.seconds)):
-                if price is None:
-                    continue
-                if floor is not None and point.spread.mean < floor:
-                    below = {"xy": (price, floor), "xytext": (0, 2), "textcoords": "offset points"}
-                    axis.annotate(f"{name}: {point.spread.mean:.1f} \N{DOWNWARDS ARROW}", fontsize="x-small", **below)
-                    continue
-                axis.errorbar(
-                    price,
-                    point.spread.mean,
-                    yerr=point.spread.std,
-                    fmt=marker,
-                    color=colour,
-                    capsize=2,
-                    markersize=4,
-                    label=name,
-                )
+        beside = {name: point.passes + aside[name] for name, point in one.points.items()}
+        seconds = {name: point.seconds for name, point in one.points.items() if point.seconds is not None}
+        for axis, prices in ((left, beside), (right, seconds)):
+            _draw(axis, prices, one, floor, looks)
         for axis, words in ((left, "passes a step"), (right, CLOCK)):
             axis.set_xlabel(words)
             axis.grid(alpha=0.3)
@@ -60,8 +47,34 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
         left.set_ylim(bottom=floor, top=min(left.get_ylim()[1], 100.0))  # bars of seeds that collapsed reach higher
     lines = shared_legend(figure)
     figure.set_figheight(HEIGHT * len(shown) + LINE * lines + 0.5)
-    figure.suptitle(f"{scale} scale; means and standard deviations over seeds", fontsize="small")
+    words = "means and standard deviations over seeds; entries of the same passes beside each other"
+    figure.suptitle(f"{scale} scale; {words}", fontsize="small")
     return {"price": figure}
+
+
+def _draw(
+    axis: Axes, prices: Mapping[str, float], one: Frontier, floor: float | None, looks: Mapping[str, tuple[str, str]]
+) -> None:
+    """Entries at their prices; one far below the others is written at the floor, words towards the middle."""
+    middle = (min(prices.values()) + max(prices.values())) / 2 if prices else 0.0
+    written = 0
+    for name, price in prices.items():
+        (colour, marker), spread = looks[name], one.points[name].spread
+        if floor is None or spread.mean >= floor:
+            look: dict[str, Any] = {"fmt": marker, "color": colour, "capsize": 2, "markersize": 4, "label": name}
+            axis.errorbar(price, spread.mean, yerr=spread.std, **look)
+            continue
+        axis.update_datalim([(price, floor)])  # words alone do not widen the axis
+        axis.annotate(
+            f"{name}: {spread.mean:.1f} \N{DOWNWARDS ARROW}",
+            (price, floor),
+            (0, 2 + 8 * written),
+            textcoords="offset points",
+            fontsize="x-small",
+            ha="right" if price > middle else "left",
+        )
+        written += 1
+    axis.autoscale_view()
 
 
 def _aside(one: Frontier) -> dict[str, float]:

@@ -66,7 +66,7 @@ def test_what_is_spent_is_counted_against_the_plan_that_was_written_beforehand()
         return next(row for row in tables(list(found))["study: spent"] if row[0] == "cifar100-resnet18")
 
     plan = {row[0]: row[1] for row in tables([])["study: spent"]}
-    assert (plan["mnist1d-mlp"], plan["cifar100-resnet18"], plan["all"]) == ("1,332", "84", "2,176")
+    assert (plan["mnist1d-mlp"], plan["cifar100-resnet18"], plan["all"]) == ("1,362", "84", "2,206")
     run = dataclasses.replace(repetitions("SAM", [0.7])[0], recipe="cifar100-resnet18", seconds=1800.0)
     clock = dataclasses.replace(run, part="time")  # no run of the plan
     again = dataclasses.replace(run, entry="SAM by another name")  # one run, for two entries
