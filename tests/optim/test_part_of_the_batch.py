@@ -125,6 +125,36 @@ def test_it_costs_one_pass_and_the_share_and_has_seen_no_clean_loss(style: str) 
     assert costs == [1.25, 1.25, 1.0, 1.25]
 
 
+def norms_of(model: nn.Module) -> list[nn.Parameter]:
+    return [p for m in model.modules() if isinstance(m, nn.BatchNorm1d) for p in m.parameters()]
+
+
+@both_styles
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_where_few_tensors_are_climbed_the_part_has_gradients_of_these_alone(style: str, weight: float | None) -> None:
+    """The step is that of the long-hand class, which has all of them, and costs less."""
+    ours, theirs = batch_norm_network(), batch_norm_network()
+    opt = made(ours, weight=weight, perturb=norms_of(ours), model=ours)
+    base = BASES["sgd"](theirs.parameters())
+    reference = PartialLESAMReference(norms_of(theirs), base, sigma=0.05, weight=weight)
+    seen: list[set[int]] = []
+
+    def note(*_: object) -> None:
+        seen.append({number for number, p in enumerate(ours.parameters()) if p.requires_grad})
+
+    ours.register_full_backward_pre_hook(note)
+    for number, (x, y) in enumerate(batches(4)):
+        few = closure_for(base, theirs, x[:4], y[:4])
+        reference.step(closure_for(base, theirs, x, y), ascent=few, share=SHARE)
+        partial_step(opt, ours, (x, y), style)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+        # Weights and biases of 5 x 7 and 7 x 3; the last bias stays, since a loss needs something to differentiate by.
+        left_out = 0 if number == 0 else (35 + 7 + 21) / 80
+        assert float(opt.last.cost) == pytest.approx(1 + SHARE * (1 - left_out / 3))
+        assert seen[-2:] == [{0, 1, 2, 3, 4, 5} if number == 0 else {2, 3, 5}, {0, 1, 2, 3, 4, 5}]
+
+
 @pytest.mark.parametrize(
     ("share", "batch", "few"), [(0.1, 64, 6), (0.1, 100, 10), (0.3, 10, 3), (0.1, 8, 2), (0.1, 1, 1)]
 )
