@@ -85,6 +85,14 @@ def test_importing_lesam_brings_torch_alone():
     assert third_party == set()
 
 
+def test_training_begins_without_what_it_does_not_use():
+    """Lightning Fabric would import torchmetrics where it is installed, and that as much again as torch."""
+    code = "import sys, lesam.lab.training.loop; print([name in sys.modules for name in ('torchmetrics', 'scipy')]); "
+    code += "import torchmetrics; print(torchmetrics.__name__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["[False, False]", "torchmetrics"]
+
+
 def test_the_multi_tensor_kernels_live_in_one_file():
     users = {file.name for file in PACKAGE.joinpath("optim").rglob("*.py") if "torch._foreach_" in file.read_text()}
     assert users == {"_arithmetic.py"}

@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 
 from lesam.lab.config.run import DataConfig, RunConfig
 from lesam.lab.config.suggest import unknown
 from lesam.lab.data import Augment, Batches, FolderAugment, FolderSet, Splits, TensorSet, augmentation, load
 from lesam.lab.data.seeds import generator
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 DTYPES = {"64-true": torch.float64}
 SPLITS = ("train", "validation", "test")

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-
-from lightning.fabric import Fabric
+from typing import TYPE_CHECKING
 
 from lesam.lab.config.run import SystemConfig
 from lesam.lab.execution.jobs import Agenda, Event, Job, Progress
@@ -16,6 +15,9 @@ from lesam.lab.training.fabric import make_fabric
 from lesam.lab.training.failures import told
 from lesam.lab.training.interrupt import RunInterruptedError
 from lesam.lab.training.loop import train
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class InProcess:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("lesam", "torch", "torchvision", "lightning", "numpy", "safetensors")
+PACKAGES = ("lesam", "torch", "torchvision", "lightning-fabric", "numpy", "safetensors")
 
 
 def describe() -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from lesam.lab.tasks.classification import full_precision
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class AveragedNetwork(nn.Module):

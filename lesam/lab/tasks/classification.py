@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lesam.lab.config.task import ClassificationConfig
 from lesam.lab.tasks.objective import Batch, Objective
 from lesam.lab.tasks.task import Task, right_answers
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Classification(Task):

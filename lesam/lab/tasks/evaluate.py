@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lesam.lab.data import PADDING_LABEL
 from lesam.lab.device import widest_float
 from lesam.lab.models.modes import evaluating
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 BINS = 15
 """Of the calibration error: intervals of equal width over the confidence."""

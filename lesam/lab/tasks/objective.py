@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from lightning.fabric import Fabric
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Batch = tuple[Tensor, ...]
 """The tensors of one training batch, the labels last."""

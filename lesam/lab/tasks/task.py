@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from lesam.lab.config.run import RunConfig
@@ -20,6 +19,9 @@ from lesam.lab.tasks.objective import Batch, Objective
 from lesam.lab.tasks.schedule import Timetable
 from lesam.lab.tasks.shots import group_accuracies
 from lesam.lab.tasks.step import Outcome, make_stepper
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
 from lesam.lab.config.run import SystemConfig
 from lesam.lab.device import require
 from lesam.lab.training.sharding import shard
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """An import inside does not find ``package``, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+# Fabric imports all of torchmetrics where it is installed, and with it half of torchvision and scipy, to compare its
+# version for one class that is not used here: every command would begin seconds later.
+with _without("torchmetrics"):
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
 
 def make_fabric(system: SystemConfig) -> Fabric:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lesam.lab import models
 from lesam.lab.config.optimizer import own_settings
 from lesam.lab.config.run import RunConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 SHARES_OF_SAMPLES = ("gamma", "share")
 """Hyper-parameters by which a method takes a part of the samples that a worker has: ESAM's and Partial LE-SAM's."""

@@ -86,7 +86,7 @@ def _end(logger: Any, status: str) -> None:
 
 
 def _tensorboard(record: RecordConfig, folder: Path) -> Any:
-    from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
     return TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from lightning.fabric import Fabric
 
 from lesam.lab.config.checks import check
 from lesam.lab.config.run import RecordConfig, RunConfig, moment
@@ -30,6 +29,9 @@ from lesam.lab.training.loggers import Loggers, check_loggers
 from lesam.lab.training.reporter import Reporter, Silent, reporter
 from lesam.lab.training.session import Session
 from lesam.lab.training.tracking import Tracker
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Summary = dict[str, Any]
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,6 +30,9 @@ from lesam.lab.training import sharding
 from lesam.lab.training.inputs import check_fit
 from lesam.lab.training.layout import share_batch_norm
 from lesam.lab.training.optimizer import build_optimizer
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

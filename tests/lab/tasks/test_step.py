@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.plugins.precision.amp import MixedPrecision
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision.amp import MixedPrecision
 from safetensors.torch import load_file
 from torch.nn import functional
 
