@@ -63,7 +63,7 @@ class Subject:
     def _ours(self, name: str) -> Callable[[], object]:
         if name == NORMS:
             norms = lesam.norm_parameters(self.model)
-            opt: Any = lesam.PartialLESAM(self.base, weight=None, rho_max=None, perturb=norms)
+            opt: Any = lesam.PartialLESAM(self.base, share=0.15, weight=None, rho_max=2.0, perturb=norms)
         else:
             opt = lesam.METHODS[name](self.base)
         if isinstance(opt, lesam.PartialLESAM):

@@ -73,7 +73,7 @@ class Step:
     noted: dict[str, float] = field(default_factory=dict)  # numbers to keep if the step is taken
     beside: bool = False  # whether a part of the step goes beside the base optimizer's
     share: float = 1.0  # of the batch, that the first pass is on
-    truncated: float = 0.0  # share of the first backward's gradients that were not computed (ESAM)
+    truncated: float = 0.0  # share of the first backward's gradients that were not computed
     cost: float = 0.0  # passes spent, over all pairs
     refresh_cost: float = 0.0
     loss: Tensor | float | None = None  # at w, for bases that want it
