@@ -16,7 +16,7 @@ OLDEST_PACKAGES := numpy scipy matplotlib pytest pytest-xdist pytest-timeout hyp
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables fine-tuning-tables clean help
+.PHONY: demo test lint types format test-oldest docs dist release-check benchmarks benchmark-tables study-tables fine-tuning-tables environments clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 18
@@ -69,6 +69,8 @@ dist: $(VENV)-dist/.done ## wheel and sdist in dist/, looked into and tried in a
 
 release-check: ## may this commit be published?  make release-check TAG=v0.1.0
 	$(PYTHON) .ci/release.py $(TAG)
+
+environments: $(VENV)/.all $(VENV)/.trackio $(VENV)-oldest/.done $(VENV)-dist/.done ## all that is installed by the targets above
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-dist .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info

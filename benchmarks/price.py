@@ -46,10 +46,10 @@ class Subject:
         passes = {"one pass and a step": 1, "two passes and a step": 2}
         self.step = self._bare(passes[name]) if name in passes else self._ours(name)
 
-    def _loss(self, count: int | None = None) -> Tensor:
+    def _loss(self, count: int | None = None, of: list[Tensor] | None = None) -> Tensor:
         self.base.zero_grad()
         loss = nn.functional.cross_entropy(self.model(self.images[:count]), self.labels[:count])
-        loss.backward()
+        loss.backward(inputs=of)
         return loss
 
     def _bare(self, passes: int) -> Callable[[], object]:
@@ -63,12 +63,12 @@ class Subject:
     def _ours(self, name: str) -> Callable[[], object]:
         if name == NORMS:
             norms = lesam.norm_parameters(self.model)
-            opt: Any = lesam.PartialLESAM(self.base, share=0.15, weight=None, rho_max=2.0, perturb=norms)
+            opt: Any = lesam.PartialLESAM(self.base, share=0.145, weight=None, rho_max=2.0, perturb=norms)
         else:
             opt = lesam.METHODS[name](self.base)
         if isinstance(opt, lesam.PartialLESAM):
             few, batch = opt.few(len(self.images)), len(self.images)
-            return lambda: opt.step(self._loss, ascent=lambda: self._loss(few), share=few / batch)
+            return lambda: opt.step(self._loss, ascent=lambda: self._loss(few, of=opt.perturbable), share=few / batch)
         if name != "esam":
             return lambda: opt.step(self._loss)
 

@@ -145,7 +145,7 @@ class Loop:
     def first_pass(self, scaler: Any = None, count: int = 1, share: float = 1.0) -> Iterator[None]:
         """Around the backward at ``w``, a sum over ``count`` micro-batches, of a ``share`` of the batch."""
         step = self._open("clean()", scaler)
-        step.share = share
+        step.share, step.truncated = share, 0.0
         with self.whole_or_nothing():
             before = self._note_buffers(step)
             if self.generators is not None:
@@ -254,6 +254,8 @@ class Loop:
                 self._combine(step, mix, skip)
         if two and after_first is not None and step.share == 1:
             after_first.restore()
+        if two and step.share < 1:  # the backward of a part is the caller's to shorten
+            step.truncated = step.left_out()
         step.finish_pair(two, self.parts.samples)
 
     def _open_second(self, scaler: Any, two: bool) -> Step:
@@ -280,6 +282,7 @@ class Loop:
         """
         first = self._with_gradient("first gradients")
         if two:
+            step.reached = first.parameters
             step.scale.unscale(first)
             mix.look(first)
         skip = perturb(self, around, step, mix.needs_gradient) if step.sharp else None

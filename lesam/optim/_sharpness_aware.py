@@ -201,6 +201,15 @@ class SharpnessAware(torch.optim.Optimizer):
         return self._loop.generators is not None
 
     @property
+    def perturbable(self) -> list[Tensor]:
+        """The parameters that a step may perturb, those of ``perturb=`` that are trained: what a first pass is for.
+
+        Where no method descends with it, its backward may leave the gradients of the others out,
+        ``loss.backward(inputs=opt.perturbable)`` (on one device: processes wait for all gradients).
+        """
+        return self._loop.perturbable()
+
+    @property
     def steps(self) -> int:
         """Steps taken so far: what schedules and ``when`` are asked with."""
         return self._loop.bases.steps
@@ -246,6 +255,9 @@ class SharpnessAware(torch.optim.Optimizer):
         if loop.step.phase is Phase.READY:
             if share is not None:
                 raise ValueError(f"share={share!r} comes after the passes: say it before, `with opt.clean(share=...):`")
+            if ascent is not None or sample_losses is not None:
+                late = "ascent=" if ascent is not None else "sample_losses="
+                raise ValueError(f"{late} comes after the passes, and nothing would call it: leave it out")
             loss = None if closure is None else call_for_hooks(loop, as_list("closure", closure))
             loop.step.loss = None if loss is None else as_scalar(loss)
         elif sample_losses is not None:
@@ -352,6 +364,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self._loop.abandon()
         notes = () if self.parts.gate is None else self.parts.gate.start
         _checkpoint.load(state_dict, self._loop.bases, self._loop.memory, self.parts.remembers, notes)
+        self._loop.note_start()
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 

@@ -7,7 +7,7 @@ the optimizer is ever rebound for that reason; what changes hangs on the one :cl
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -65,6 +65,7 @@ class Step:
     gradients: PassGradients | None = None  # of the pass under way
     mix: Mixing | None = None  # what becomes of the gradients of the second pass
     first: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)  # the gradient of pass one, with its version
+    reached: Sequence[Tensor] = ()  # parameters with a gradient in pass one
     moved: Space | None = None  # where the weights are perturbed just now, and the backup holds those of the last step
     pairs: int = 0  # pairs of passes finished: more than one with perturbation="local"
     mean: dict[Tensor, Tensor] = field(default_factory=dict)  # of the gradients of finished pairs
@@ -83,6 +84,12 @@ class Step:
         """Raise unless the step is in one of ``phases``."""
         if self.phase not in phases:
             raise RuntimeError(f"{what} was called {self.phase.value}; {_REMEDY[self.phase]}")
+
+    def left_out(self) -> float:
+        """Share of the gradients of the second pass that the first one had none of."""
+        reached = {id(p) for p in self.reached}
+        second = [p for p in self.trainable if p.grad is not None]
+        return sum(p.numel() for p in second if id(p) not in reached) / max(1, sum(p.numel() for p in second))
 
     def finish_pair(self, two: bool, samples: TopSamples | None) -> None:
         """One more pair of passes is done. A forward costs a third of a pass, and so does each half of a backward."""

@@ -1,4 +1,4 @@
-"""A shorter first backward, for methods that save passes: gradients that nobody needs are not computed."""
+"""ESAM's shorter backward: gradients that the ascent does not need are not computed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 
 def truncate(loop: Loop, step: Step, count: int) -> list[Tensor]:
     """Tensors whose clean gradient nobody needs; the share of the backward that is saved is noted."""
-    saves = step.sharp and (loop.parts.subset is not None or step.share < 1)
-    if not saves or not may_truncate(loop.parts, loop.model, loop.local, count):
+    wanted = loop.parts.subset is not None and step.sharp
+    if not wanted or not may_truncate(loop.parts, loop.model, loop.local, count):
         return []
     known = loop.history.with_gradient
     if known is None and step.number > 0:  # a resumed run has to save what it would have saved without the interruption
         known = [p for p in step.trainable if loop.bases.state_of(p)] or step.trainable
-    # An average of gradients is of everything that can be climbed, whatever is climbed in this step.
-    needed = step.perturbable if loop.parts.direction.remembers else step.chosen
-    truncated = unneeded(step.trainable, {id(p) for p in needed}, known)
-    step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in step.trainable))
+    truncated = unneeded(step.perturbable, {id(p) for p in step.chosen}, known)
+    step.truncated = sum(p.numel() for p in truncated) / max(1, sum(p.numel() for p in step.perturbable))
     return truncated
 
 
@@ -38,20 +36,20 @@ def may_truncate(parts: Parts, model: nn.Module | None, local: bool, count: int)
     they wait for all of them, nor where each of several micro-batches may take its own way through the model, nor in a
     compiled model, which would be compiled anew for each choice.
     """
-    needed = parts.combine.mixes_gradient or parts.combine.products
+    needed = parts.combine.mixes_gradient or parts.combine.products or parts.direction.remembers
     alone = (local or not dist.is_initialized()) and count == 1
     return alone and not needed and not compiled(model)
 
 
-def unneeded(trainable: Sequence[Tensor], needed: set[int], had_gradient: Sequence[Tensor] | None) -> list[Tensor]:
-    """Tensors not in ``needed`` (by id).
+def unneeded(perturbable: Sequence[Tensor], chosen: set[int], had_gradient: Sequence[Tensor] | None) -> list[Tensor]:
+    """Tensors not in ``chosen`` (by id).
 
     One that had a gradient in every step so far always stays, so that the loss has something to be differentiated by;
     so nothing is left out before a first step has shown which have one.
     """
     if not had_gradient:
         return []
-    return [p for p in trainable if id(p) not in needed and p is not had_gradient[-1]]
+    return [p for p in perturbable if id(p) not in chosen and p is not had_gradient[-1]]
 
 
 @contextmanager

@@ -146,10 +146,10 @@ class PartialLESAM(SharpnessAware):
 
     The first pass gives :math:`g_p`, the gradient of a share :math:`p` of the batch; an average of the gradients that
     earlier steps descended with stands for the rest, and the length of the two for the slope. The second pass is on
-    the whole batch, so a step costs :math:`1 + p` passes, and about :math:`1 + 2p/3` with ``perturb=`` of few tensors:
-    on one device the first backward then computes no other gradients. There is no loss of the whole batch at
-    :math:`w`: a step returns that at :math:`w + \epsilon`. As in LE-SAM, gradients must be those of mean losses,
-    unscaled and unclipped.
+    the whole batch, so a step costs :math:`1 + p` passes, and about :math:`1 + 2p/3` where ``perturb=`` has few
+    tensors and the first backward computes no other gradients, ``loss.backward(inputs=opt.perturbable)``. There is no
+    loss of the whole batch at :math:`w`: a step returns that at :math:`w + \epsilon`. As in LE-SAM, gradients must be
+    those of mean losses, unscaled and unclipped.
 
     Args:
         base: The optimizer to wrap.

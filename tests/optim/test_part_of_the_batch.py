@@ -20,17 +20,23 @@ Batch = tuple[Tensor, Tensor]
 SHARE = 0.25  # 4 of 16
 
 
-def partial_step(opt: Any, model: nn.Module, batch: Batch, style: str = "closure", scaler: Any = None) -> Any:
-    """A step as the card has it; returns what ``step`` does."""
+def partial_step(
+    opt: Any, model: nn.Module, batch: Batch, style: str = "closure", scaler: Any = None, of: Any = None
+) -> Any:
+    """A step as the card has it, the first pass with the gradients ``of`` some alone; returns what ``step`` does."""
     (x, y), few = batch, opt.few(len(batch[0]))
-    if style == "closure":
-        return opt.step(
-            closure_for(opt, model, x, y), ascent=closure_for(opt, model, x[:few], y[:few]), share=few / len(x)
-        )
     scaled = (lambda loss: loss) if scaler is None else scaler.scale
+
+    def climb() -> Tensor:
+        loss = nn.functional.cross_entropy(model(x[:few]), y[:few])
+        scaled(loss).backward(inputs=of)
+        return loss
+
+    if style == "closure":
+        return opt.step(closure_for(opt, model, x, y), ascent=lambda: (opt.zero_grad(), climb())[1], share=few / len(x))
     if opt.passes == 2:
         with opt.clean(scaler, share=few / len(x)):
-            scaled(nn.functional.cross_entropy(model(x[:few]), y[:few])).backward()
+            climb()
     with opt.perturbed(scaler):
         scaled(nn.functional.cross_entropy(model(x), y)).backward()
     return opt.step() if scaler is None else scaler.step(opt)
@@ -131,28 +137,84 @@ def norms_of(model: nn.Module) -> list[nn.Parameter]:
 
 @both_styles
 @pytest.mark.parametrize("weight", [None, 3.0])
-def test_where_few_tensors_are_climbed_the_part_has_gradients_of_these_alone(style: str, weight: float | None) -> None:
-    """The step is that of the long-hand class, which has all of them, and costs less."""
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_backward_of_a_part_may_leave_out_what_is_not_climbed(
+    style: str, weight: float | None, alone: bool
+) -> None:
+    """The step is that of the long-hand class, which has all gradients; what was left out is counted, in every step."""
     ours, theirs = batch_norm_network(), batch_norm_network()
     opt = made(ours, weight=weight, perturb=norms_of(ours), model=ours)
     base = BASES["sgd"](theirs.parameters())
     reference = PartialLESAMReference(norms_of(theirs), base, sigma=0.05, weight=weight)
-    seen: list[set[int]] = []
-
-    def note(*_: object) -> None:
-        seen.append({number for number, p in enumerate(ours.parameters()) if p.requires_grad})
-
-    ours.register_full_backward_pre_hook(note)
-    for number, (x, y) in enumerate(batches(4)):
+    assert [id(p) for p in opt.perturbable] == [id(p) for p in norms_of(ours)]
+    for x, y in batches(4):
         few = closure_for(base, theirs, x[:4], y[:4])
         reference.step(closure_for(base, theirs, x, y), ascent=few, share=SHARE)
-        partial_step(opt, ours, (x, y), style)
+        partial_step(opt, ours, (x, y), style, of=opt.perturbable if alone else None)
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
-        # Weights and biases of 5 x 7 and 7 x 3; the last bias stays, since a loss needs something to differentiate by.
-        left_out = 0 if number == 0 else (35 + 7 + 21) / 80
+        left_out = (35 + 7 + 21 + 3) / 80 if alone else 0  # weights and biases of 5 x 7 and 7 x 3
         assert float(opt.last.cost) == pytest.approx(1 + SHARE * (1 - left_out / 3))
-        assert seen[-2:] == [{0, 1, 2, 3, 4, 5} if number == 0 else {2, 3, 5}, {0, 1, 2, 3, 4, 5}]
+
+
+def test_a_whole_pass_after_a_shortened_one_is_counted_whole() -> None:
+    model = batch_norm_network()
+    opt = made(model, perturb=norms_of(model), perturbation="local")
+    x, y = next(batches(1))
+    for share in (SHARE, 1.0):
+        with opt.clean(share=share):
+            loss = nn.functional.cross_entropy(model(x[: int(share * len(x))]), y[: int(share * len(x))])
+            loss.backward(inputs=opt.perturbable)
+        with opt.perturbed():
+            nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+    first = 1 + SHARE * (1 - (35 + 7 + 21 + 3) / 80 / 3)
+    assert float(opt.last.cost) == pytest.approx((first + 2) / 2)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_what_is_climbed_may_lie_in_a_part_that_is_recomputed(weight: float | None) -> None:
+    """Nothing about the model is changed for the first pass: a recomputed block needs the gradient of its input."""
+    plain, again = (nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)).double() for _ in range(2))
+    again.load_state_dict(plain.state_dict())
+    opts = [made(one, weight=weight, rho_max=None, perturb=one[1].parameters()) for one in (plain, again)]
+
+    def recomputed(x: Tensor) -> Tensor:
+        return again[2](torch.utils.checkpoint.checkpoint(again[1], again[0](x), use_reentrant=True))
+
+    for batch in batches(3):
+        partial_step(opts[0], plain, batch)
+        partial_step(opts[1], recomputed, batch)  # type: ignore[arg-type]
+        assert float(opts[1].last.rho) == pytest.approx(float(opts[0].last.rho))
+        assert float(opts[1].last.rho) > 0
+
+
+def test_a_part_may_reach_nothing_that_is_climbed() -> None:
+    """A head that none of the part's samples goes to: the step is the base's."""
+    stem, one, other = nn.Linear(5, 7).double(), nn.Linear(7, 3).double(), nn.Linear(7, 3).double()
+    model = nn.ModuleList([stem, one, other])
+    opt = made(model, perturb=other.parameters())
+    x, y = next(batches(1))
+    for _ in range(3):
+        before = [p.detach().clone() for p in other.parameters()]
+        with opt.clean(share=SHARE):
+            nn.functional.cross_entropy(one(stem(x[:4])), y[:4]).backward()
+        with opt.perturbed():
+            assert all(torch.equal(p, b) for p, b in zip(other.parameters(), before, strict=True))
+            nn.functional.cross_entropy(other(stem(x)), y).backward()
+        opt.step()
+
+
+def test_a_layer_that_is_frozen_in_the_first_pass_is_seen() -> None:
+    model = batch_norm_network()
+    opt = made(model, perturb=norms_of(model))
+    x, y = next(batches(1))
+    partial_step(opt, model, (x, y))
+    with opt.clean(share=SHARE):
+        next(model.parameters()).requires_grad_(False)
+        nn.functional.cross_entropy(model(x[:4]), y[:4]).backward()
+    with pytest.raises(RuntimeError, match="frozen or unfrozen between"), opt.perturbed():
+        pass
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ Reference:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -118,8 +118,8 @@ class LeakyCrossEntropy(CrossEntropy):
         """Add the gradients that these parameters hold now to those of the next pass, of this one alone."""
         self.leaked = [(one, one.grad.clone()) for one in parameters if one.grad is not None]
 
-    def backward(self, loss: Tensor) -> Tensor:
-        loss = super().backward(loss)
+    def backward(self, loss: Tensor, of: Sequence[Tensor] | None = None) -> Tensor:
+        loss = super().backward(loss, of)
         for parameter, gradient in self.leaked or ():
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         self.leaked = None

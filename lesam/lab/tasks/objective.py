@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -52,7 +52,7 @@ class Objective:
         """The loss that is climbed, its gradient left in ``.grad``."""
         return self.backward((self.ascent_loss or self.loss)())
 
-    def backward(self, loss: Tensor) -> Tensor:
-        """Leave the gradient of a loss in ``.grad``."""
-        self.fabric.backward(loss)
+    def backward(self, loss: Tensor, of: Sequence[Tensor] | None = None) -> Tensor:
+        """Leave the gradient of a loss in ``.grad``, or only that of some parameters."""
+        self.fabric.backward(loss, inputs=of)
         return loss.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +44,14 @@ def make_stepper(
     return _closure(optimizer, objective)
 
 
-def _passing(optimizer: Any, objective: Objective, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def _passing(
+    optimizer: Any, objective: Objective, loss: Callable[[], Tensor], of: Sequence[Tensor] | None = None
+) -> Callable[[], Tensor]:
     """A closure as optimizers want it."""
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        return objective.backward(loss())
+        return objective.backward(loss(), of)
 
     return closure
 
@@ -80,10 +82,16 @@ def _partial(optimizer: Any, objective: Objective) -> Stepper:
 
     def step() -> Outcome:
         loss, share = objective.part(optimizer.few)
-        optimizer.step(descend, ascent=_passing(optimizer, objective, loss), share=share)
+        climb = _passing(optimizer, objective, loss, _climbed(optimizer, objective))
+        optimizer.step(descend, ascent=climb, share=share)
         return _outcome(objective, seen(optimizer))
 
     return step
+
+
+def _climbed(optimizer: Any, objective: Objective) -> Sequence[Tensor] | None:
+    """What alone needs a gradient of a part; None for everything, which processes that exchange gradients wait for."""
+    return optimizer.perturbable if objective.fabric.world_size == 1 else None
 
 
 def _divided(optimizer: Any, objective: Objective, parts: int) -> Stepper:
@@ -136,7 +144,7 @@ def _scaled(config: OptimizerConfig, optimizer: Any, objective: Objective, scale
         if optimizer.passes == 2 and climbs_a_part(config):
             loss, share = objective.part(optimizer.few)
             with optimizer.clean(scaler=scaler, share=share):
-                objective.backward(loss())
+                objective.backward(loss(), _climbed(optimizer, objective))
         elif optimizer.passes == 2:
             with optimizer.clean(scaler=scaler):
                 clean = objective.climb()

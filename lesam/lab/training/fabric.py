@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
+from lightning_utilities.core.imports import RequirementCache
 
 from lesam.lab.config.run import SystemConfig
 from lesam.lab.device import require
@@ -34,6 +35,11 @@ def _without(package: str) -> Iterator[None]:
 with _without("torchmetrics"):
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+    from lightning_fabric.utilities import imports, spike
+
+# That class is there for others all the same: the version is looked at when somebody asks.
+for _module in (imports, spike):
+    _module._TORCHMETRICS_GREATER_EQUAL_1_0_0 = RequirementCache("torchmetrics>=1.0.0")  # type: ignore[attr-defined]
 
 
 def make_fabric(system: SystemConfig) -> Fabric:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lesam.flatness.figures import legend_below, shared_legend
 from lesam.lab.config.optimizer import title
@@ -19,6 +20,12 @@ from lesam.lab.report import style
 from lesam.lab.report.paper_size import HEIGHT, LINE, WIDTHS
 
 WIDTH = WIDTHS["page"]
+
+AS_THEY_COMPETE = f"methods: {title('lesam')} and {title('lesamplus')} {BOTH}, the others at constant radii"
+"""What no row says by itself."""
+
+SHOWN = 7
+"""Points of accuracy below the best that the picture of budgets shows."""
 
 
 def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure]:
@@ -73,7 +80,7 @@ def accuracies(stage: Ranges, records: Sequence[Record], scale: str) -> Figure |
     axis.set_ylim(-0.7, len(rows) - 0.5)
     counts = [found.spread.n for found in shown.values()]
     seeds = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
-    return _captioned(figure, scale, f"means and 95 % intervals, n = {seeds}")
+    return _captioned(figure, scale, f"means and 95 % intervals, n = {seeds}\n{AS_THEY_COMPETE}")
 
 
 def budgets(lines: Sequence[Line], scale: str) -> Figure | None:
@@ -85,13 +92,18 @@ def budgets(lines: Sequence[Line], scale: str) -> Figure | None:
     # A legend under an axis is placed by the axis' height, which the layout has changed by then: leave it some room.
     figure.set_layout_engine("constrained", rect=(0.0, 0.03, 1.0, 0.97))
     left, right = figure.subplots(1, 2, sharey=True)
+    # Lines without a collapse differ by a few points, which one that collapses would hide: it ends at the edge.
+    best = max(max(line.accuracies) for line in lines)
+    floor = best - SHOWN
+    looks = iter(style.CYCLE)
     for axis, kind, heading in ((left, "warm-up", "warm-up"), (right, "cap", "no warm-up, a cap")):
-        _draw_lines(axis, panels[kind])
+        _draw_lines(axis, panels[kind], floor, looks)
         axis.set_title(heading, fontsize="medium")
         axis.set_xlabel("budget sigma")
         legend_below(axis)
+    left.set_ylim(floor, best + 0.5)
     left.set_ylabel("validation accuracy (%)")
-    return _captioned(figure, scale, "means over two seeds")
+    return _captioned(figure, scale, f"means over two seeds; triangles: below {floor:.0f} %")
 
 
 def flatness(records: Sequence[Record], scale: str) -> Figure | None:
@@ -110,7 +122,11 @@ def flatness(records: Sequence[Record], scale: str) -> Figure | None:
             look = {"color": colours[one.entry], "linestyle": "--" if one.entry.endswith(BOTH) else "-"}
             axis.plot(one.curve["train_loss"], one.curve[column], alpha=0.6, lw=0.8, label=label, **look)
         label = f"{words} of the Hessian"
-        axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=label)
+        axis.set(xscale="log", yscale="log", xlabel="training loss \N{RIGHTWARDS ARROW}", ylabel=label)
+        for each in (axis.xaxis, axis.yaxis):
+            each.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            each.set_major_formatter("{x:g}")
+            each.set_minor_formatter(NullFormatter())
         axis.invert_xaxis()
     shared_legend(figure)
     return _captioned(figure, scale, "one line for each run")
@@ -135,10 +151,16 @@ def _captioned(figure: Figure, scale: str, words: str) -> Figure:
     return figure
 
 
-def _draw_lines(axis: Axes, lines: Sequence[Line]) -> None:
-    for place, line in enumerate(lines):
-        own = style.FIXED["lesam"] if line.kind == "neither" else style.CYCLE[place]
-        axis.plot(line.budgets, line.accuracies, "o-", color=own, label=line.name, markersize=3)
+def _draw_lines(axis: Axes, lines: Sequence[Line], floor: float, looks: Iterator[str]) -> None:
+    for line in lines:
+        alone = line.kind == "neither"
+        own = style.FIXED["lesam"] if alone else next(looks)
+        # Where a cap never decides the two are the same: the one that has none is seen above it.
+        above = {"linestyle": ":", "zorder": 3, "lw": 2.5} if alone else {}
+        axis.plot(line.budgets, line.accuracies, marker="o", color=own, label=line.name, markersize=3, **above)
+        fallen = [budget for budget, found in zip(line.budgets, line.accuracies, strict=True) if found < floor]
+        if fallen:  # a line without points would be laid out as if it lay outside the axis
+            axis.plot(fallen, [floor] * len(fallen), "v", color=own, clip_on=False, zorder=4)
     axis.set_xscale("log", base=2)
     axis.set_xticks(lines[0].budgets, [f"{budget:g}" for budget in lines[0].budgets])
     axis.grid(alpha=0.3)

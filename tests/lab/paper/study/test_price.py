@@ -71,7 +71,8 @@ def test_every_entry_is_searched_alike_and_those_of_the_study_are_its_runs(stage
         for name, entry in ours.items()
     }
     for method in ("Partial LE-SAM", "One-pass LE-SAM"):
-        halves = [prints[name] for name in ours if name.startswith(f"{method}, ")]
+        ways = (f"{method}, {way}" for way in ("everything", "norm layers alone"))
+        halves = [prints[name] for name in ways if name in ours]
         assert len(halves) == (2 if stage in (DIGITS, CONVOLUTIONAL) else 0)
         if halves:  # its trials are some of theirs
             both = prints.pop(method)
@@ -133,7 +134,7 @@ def test_shares_and_verdicts():
 
 def test_where_ten_seeds_do_not_decide_the_verdict_waits_for_more():
     ten = stage("mnist1d-mlp", "AdamW", [73.9] * 10, [72.0] * 10)
-    assert DECIDING["mnist1d-mlp"] == 20
+    assert DECIDING == 20
     one = Frontier(MLP, ten)
     assert not one.counts
     assert one.verdict("One-pass LE-SAM") == "so far (10 of 20): not inferior"
@@ -148,12 +149,15 @@ def test_where_ten_seeds_do_not_decide_the_verdict_waits_for_more():
     assert PRICE.seeds == tuple(range(20))
 
 
-def test_those_that_are_judged_have_twenty_runs_and_the_others_ten():
-    request = Request(scale="small", runs=Path("nowhere"), records=RESULTS, recipes=("mnist1d-mlp",))
+@pytest.mark.parametrize(
+    ("stage", "judged"), [(MLP, JUDGED), (CONVOLUTIONAL, {"SGD", "Partial LE-SAM", "LE-SAM"})], ids=["mlp", "conv"]
+)
+def test_those_that_are_judged_have_twenty_runs_and_the_others_ten(stage, judged):
+    request = Request(scale="small", runs=Path("nowhere"), records=RESULTS, recipes=(stage.recipe,))
     planned = Counter(run.name for run in contest_runs(PRICE, request.of(paper.find("price"))) if run.part == "repeat")
-    assert {name for name, runs in planned.items() if runs == 20} == JUDGED
+    assert {name for name, runs in planned.items() if runs == 20} == judged
     assert {runs for runs in planned.values()} == {10, 20}
-    assert len(planned) == len(entries(PRICE, MLP))
+    assert len(planned) == len(entries(PRICE, stage))
 
 
 def test_the_summary_has_the_mean_and_the_worst_stage_and_nothing_that_is_not_complete():
