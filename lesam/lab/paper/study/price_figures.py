@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesam.flatness.figures import shared_legend
-from lesam.lab.paper.study.price import PRICE
+from lesam.lab.config.optimizer import title
+from lesam.lab.paper.study.price import OURS, PRICE
 from lesam.lab.paper.study.price_tables import CLOCK, Frontier
 from lesam.lab.paper.study.records import Record
 from lesam.lab.report import style
@@ -19,6 +20,8 @@ MARKERS = ("o", "s", "^", "D")
 """Of the entries of one method, in order."""
 STEP = 0.02
 """Passes between two entries that have the same number of them."""
+WAYS = tuple(f"{title(method)}, " for method in OURS)
+"""How the names begin of what each of ours gives alone, which is in the tables: the same points again, or nearly."""
 
 
 def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure]:
@@ -31,9 +34,10 @@ def figures(records: Sequence[Record], scale: str = "small") -> dict[str, Figure
     panels = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
     looks = _looks(scale)
     for (left, right), one in zip(panels, shown, strict=True):
-        floor, aside = _floor(one), _aside(one)
-        beside = {name: point.passes + aside[name] for name, point in one.points.items()}
-        seconds = {name: point.seconds for name, point in one.points.items() if point.seconds is not None}
+        points = {name: point for name, point in one.points.items() if not name.startswith(WAYS)}
+        floor, aside = _floor(one), _aside({name: point.passes for name, point in points.items()})
+        beside = {name: point.passes + aside[name] for name, point in points.items()}
+        seconds = {name: point.seconds for name, point in points.items() if point.seconds is not None}
         for axis, prices in ((left, beside), (right, seconds)):
             _draw(axis, prices, one, floor, looks)
         for axis, words in ((left, "passes a step"), (right, CLOCK)):
@@ -77,11 +81,11 @@ def _draw(
     axis.autoscale_view()
 
 
-def _aside(one: Frontier) -> dict[str, float]:
+def _aside(passes: Mapping[str, float]) -> dict[str, float]:
     """How far each entry is drawn beside its passes: those of the same number would hide each other."""
     found: dict[str, float] = {}
-    for passes in {round(point.passes, 1) for point in one.points.values()}:
-        same = [name for name, point in one.points.items() if round(point.passes, 1) == passes]
+    for number in {round(one, 1) for one in passes.values()}:
+        same = [name for name, one in passes.items() if round(one, 1) == number]
         found |= {name: STEP * (place - (len(same) - 1) / 2) for place, name in enumerate(same)}
     return found
 
