@@ -306,3 +306,19 @@ def test_clean_around_a_one_pass_step_shows_the_norm_of_its_gradient(method: Any
         opt.step()
         if step:  # nothing is climbed before there is a buffer
             torch.testing.assert_close(opt.last.grad_norm, norm)
+
+
+@pytest.mark.parametrize("name", ["ascent", "sample_losses"])
+def test_what_a_first_pass_would_call_comes_before_the_passes(name: str):
+    model = network()
+    opt = lesam.SAM(sgd(model))
+    x, y = next(batches(1))
+    for context in (opt.clean, opt.perturbed):
+        with context():
+            nn.functional.cross_entropy(model(x), y).backward()
+    given: dict[str, Any] = {name: lambda *_: pytest.fail("called")}
+    with pytest.raises(ValueError, match=f"{name}= comes after the passes"):
+        opt.step(**given)
+    before = model_bits(model)
+    opt.step()
+    assert not same_bits(before, model_bits(model))

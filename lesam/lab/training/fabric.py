@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from lightning_utilities.core.imports import RequirementCache
 
 from lesam.lab.config.run import SystemConfig
 from lesam.lab.device import require
@@ -39,7 +38,7 @@ with _without("torchmetrics"):
 
 # That class is there for others all the same: the version is looked at when somebody asks.
 for _module in (imports, spike):
-    _module._TORCHMETRICS_GREATER_EQUAL_1_0_0 = RequirementCache("torchmetrics>=1.0.0")  # type: ignore[attr-defined]
+    _module._TORCHMETRICS_GREATER_EQUAL_1_0_0 = imports.RequirementCache("torchmetrics>=1.0.0")  # type: ignore[attr-defined]
 
 
 def make_fabric(system: SystemConfig) -> Fabric:
