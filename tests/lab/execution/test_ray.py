@@ -35,7 +35,10 @@ def cluster() -> Iterator[Any]:
     """Two nodes, the head without room for runs."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    # Workers that nobody asked for would import torch beside those that train.
+    lean = {"prestart_worker_first_driver": False, "enable_worker_prestart": False}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": lean}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         yield cluster
     finally:
