@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -156,7 +157,7 @@ def _draw_lines(axis: Axes, lines: Sequence[Line], floor: float, looks: Iterator
         alone = line.kind == "neither"
         own = style.FIXED["lesam"] if alone else next(looks)
         # Where a cap never decides the two are the same: the one that has none is seen above it.
-        above = {"linestyle": ":", "zorder": 3, "lw": 2.5} if alone else {}
+        above: dict[str, Any] = {"linestyle": ":", "zorder": 3, "lw": 2.5} if alone else {}
         axis.plot(line.budgets, line.accuracies, marker="o", color=own, label=line.name, markersize=3, **above)
         fallen = [budget for budget, found in zip(line.budgets, line.accuracies, strict=True) if found < floor]
         if fallen:  # a line without points would be laid out as if it lay outside the axis
