@@ -204,7 +204,7 @@ class SharpnessAware(torch.optim.Optimizer):
     def perturbable(self) -> list[Tensor]:
         """The parameters that a step may perturb, those of ``perturb=`` that are trained: what a first pass is for.
 
-        Where no method descends with it, its backward may leave the gradients of the others out,
+        Where a step does not descend with the first gradient, that backward may leave the others' gradients out,
         ``loss.backward(inputs=opt.perturbable)`` (on one device: processes wait for all gradients).
         """
         return self._loop.perturbable()

@@ -246,3 +246,13 @@ def test_bases_keep_numbers_of_their_own_apart():
     means = [group["lesam_square_mean"] for group in opt.state_dict()["param_groups"]]
     assert len(means) == 2
     assert means[0] == means[1] > 0
+
+
+def test_a_gate_has_its_places_after_the_checkpoint_of_another_method():
+    model = network()
+    opt = lesam.AESAM(sgd(model))
+    places = {key for key in opt.param_groups[0] if str(key).startswith("lesam_")}
+    other = lesam.SAM(sgd(network()))
+    opt.load_state_dict(other.state_dict())
+    assert places <= set(opt.param_groups[0])
+    assert len(places) > 1  # the step, and what the gate notes

@@ -319,3 +319,17 @@ def test_micro_batches_that_do_not_divide_the_batch_are_refused(tmp_path: Path):
 
 def smoke_signals(*changes: str) -> RunConfig:
     return override(recipes.build("mnist1d-mlp", method="sam", scale="smoke"), changes)
+
+
+@pytest.mark.parametrize(("perturb", "least", "most"), [("norms", 0.66, 0.75), ("all", 1.0, 1.0)])
+def test_the_first_pass_on_a_part_computes_what_is_climbed_alone(
+    tmp_path: Path, perturb: str, least: float, most: float
+) -> None:
+    """A part's pass costs two thirds and a little where norm layers alone are climbed."""
+    changes = (f"optimizer.perturb={perturb}", "optimizer.share=0.25", "optimizer.weight=null")
+    config = override(recipes.build("digits", method="partiallesam", scale="smoke"), changes)
+    train(config, runs=tmp_path, progress=Silent())
+    (*_, last) = RunFolder.of(config, tmp_path).metrics()
+    share = int(0.25 * config.data.batch_size) / config.data.batch_size
+    assert least * share <= last["passes"] - 1 + 1e-6
+    assert last["passes"] - 1 <= most * share + 1e-6
